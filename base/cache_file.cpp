@@ -20,13 +20,14 @@ namespace {
                     std::generic_category().message(reason), file.variable);
 }
 
-/// Writes the text to a new file next to the cache.
+/// Writes the text to a new file in the folder of the cache. Returns the path of the new file.
 std::filesystem::path write_draft(const CacheFile& file, std::string_view text) {
   require<DeviceError>(!file.path.empty(), "no folder to write to: HOME is not set; set HOME, or set {} to a file",
                        file.variable);
   std::error_code ignored;
   const bool is_other = std::filesystem::exists(file.path, ignored) && !std::filesystem::is_regular_file(file.path);
-  require<DeviceError>(!is_other, "{}: is not a regular file; set {} to one", file.path.string(), file.variable);
+  require<DeviceError>(!is_other, "{}: is not a regular file; set {} to a regular file", file.path.string(),
+                       file.variable);
   check_output(file.path, "cache");
   if (file.path.has_parent_path()) std::filesystem::create_directories(file.path.parent_path(), ignored);
   static std::atomic<int> drafts{0};

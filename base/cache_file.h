@@ -1,5 +1,5 @@
-// Cache files keep this machine's measurements from one program run to the next. Several programs may read and write a
-// cache at the same time: no reader sees a partial file, and the last writer wins.
+// Cache files store this machine's measurements for later runs of the program. Several programs may read and write a
+// cache at the same time. No reader sees a partial file, and the file contains the text of the last writer.
 #pragma once
 
 #include <filesystem>
@@ -14,17 +14,19 @@ struct CacheFile {
   const char* variable;
 };
 
-/// The path in the environment variable; by default shoal/<name> in XDG_CACHE_HOME, or else in ~/.cache.
+/// Returns the cache file. If the environment variable is set, the variable contains the path. Otherwise, the path is
+/// shoal/<name> in XDG_CACHE_HOME, or in ~/.cache if XDG_CACHE_HOME is unset.
 CacheFile cache_file(const char* variable, std::string_view name);
 
-/// The whole text; "" if the file does not exist or cannot be read.
+/// Returns the whole text of the file. Returns "" if the file does not exist or cannot be read.
 std::string read_cache_file(const CacheFile& file);
 
-/// Creates the folder, and throws the errors that write_cache_file() would throw. Call it before a long measurement.
+/// Creates the folder, and throws the errors that write_cache_file() would throw. Call this function before a long
+/// measurement.
 void check_cache_file(const CacheFile& file);
 
-/// Creates the folder, writes a draft next to the file and renames it to the file. On failure the file is unchanged,
-/// and the thrown DeviceError names the file, the system's reason and the variable.
+/// Creates the folder, writes a new file next to the cache and renames this file to the path of the cache. On failure,
+/// the cache is unchanged. The thrown DeviceError names the file, the system's reason and the variable.
 void write_cache_file(const CacheFile& file, std::string_view text);
 
 }  // namespace shoal

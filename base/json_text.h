@@ -1,5 +1,6 @@
-// Reads all JSON that this program did not write, with a limit on nesting. Copying or printing a value recurses once
-// per level, so a few hundred kilobytes of nested lists would overflow the stack.
+// Parsing of all JSON that other programs or users wrote. The nesting depth is limited, because the functions that copy
+// or print a value recurse once per nesting level. Without the limit, a few hundred kilobytes of nested lists would
+// overflow the stack.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,11 +10,11 @@
 
 namespace shoal {
 
-/// Maximum nesting depth: one level for each `[` or `{`. shoal's formats use less than half of it.
+/// Maximum nesting depth. Each `[` or `{` adds one level. The formats of shoal need less than half of this depth.
 inline constexpr int kDeepestJson = 16;
 
-/// Throws the errors of Json::parse for invalid JSON, InvalidArgument for nesting that is too deep, and any error of
-/// `see`. `see` is called like the callback of Json::parse.
+/// Parses the text. Throws the errors of Json::parse if the JSON is invalid. Throws InvalidArgument if the nesting is
+/// too deep. `see` is called like the callback of Json::parse. Its exceptions also reach the caller.
 template <class Json = nlohmann::json, class See>
 Json parse_json(std::string_view text, const See& see) {
   return Json::parse(text, [&see](int depth, typename Json::parse_event_t event, Json& value) {
@@ -27,7 +28,7 @@ Json parse_json(std::string_view text) {
   return parse_json<Json>(text, [](int, typename Json::parse_event_t, Json&) { return true; });
 }
 
-/// Returns a discarded value (is_discarded()) if the text cannot be read.
+/// Parses the text. Returns a discarded value (is_discarded()) if the text is not valid.
 template <class Json = nlohmann::json>
 Json parse_json_or_nothing(std::string_view text) {
   try {

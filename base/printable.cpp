@@ -16,7 +16,7 @@ struct Character {
   bool is_valid = true;
 };
 
-/// Decodes the first character of a non-empty text. Overlong forms and surrogates are invalid.
+/// Decodes the first character of a non-empty text in UTF-8. Overlong encodings and surrogates are invalid.
 Character first_of(std::string_view text) {
   const auto byte = [&](size_t i) -> uint32_t { return static_cast<unsigned char>(text[i]); };
   const uint32_t lead = byte(0);
@@ -34,8 +34,8 @@ Character first_of(std::string_view text) {
   return {code, bytes};
 }
 
-/// Invisible characters that change the display of other characters. Joiners (U+200C, U+200D) belong to words and
-/// emoji.
+/// Whether the code is a control character, or an invisible character that changes the display of other characters.
+/// Joiners (U+200C, U+200D) do not count as control characters, because words and emoji contain joiners.
 bool is_control(uint32_t code) {
   struct Range {
     uint32_t first, last;

@@ -1,6 +1,6 @@
-// Makes untrusted text safe for messages: file names and keys, template output, device descriptions. The result stays
-// on one line, sends no commands to the terminal, and does not change the direction of the following text. Pure
-// functions.
+// Makes untrusted text safe for messages. Such text is, for example, a file name, a key in a file, the output of a
+// template, or the description of a device. The result stays on one line, sends no commands to the terminal, and does
+// not change the direction of the following text. All functions are pure.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,16 @@
 
 namespace shoal {
 
-/// Maximum number of untrusted characters that a message shows.
+/// Default limit for the number of characters of an untrusted text in a message.
 inline constexpr size_t kMostShown = 200;
 
-/// Escapes ASCII control characters (as \n, \t, \r, \x1b), Unicode control characters (C1, direction, line ends and
-/// invisible marks, as \u202e) and bytes that are not UTF-8 (as \xff). Other characters stay unchanged.
+/// Replaces these characters by escape sequences, and leaves all other characters unchanged:
+/// - ASCII control characters by \n, \t, \r, \x1b and similar sequences
+/// - Unicode control characters (C1, direction, line ends and invisible marks) by sequences like \u202e
+/// - bytes that are not UTF-8 by sequences like \xff
 std::string escaped(std::string_view text);
 
-/// As escaped(), but cut after `most` characters: "aaaa... (300 more)".
+/// Like escaped(), but cuts the text after `most` characters. Example: "aaaa... (300 more)".
 std::string printable(std::string_view text, size_t most = kMostShown);
 
 }  // namespace shoal

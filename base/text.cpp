@@ -32,7 +32,7 @@ size_t parse_bytes(std::string_view text) {
   size_t shift = 0;
   std::string_view digits = text;
   if (!digits.empty()) {
-    const char last = static_cast<char>(digits.back() & ~0x20);  // in upper case
+    const char last = static_cast<char>(digits.back() & ~0x20);  // unit letter in upper case
     if (const size_t unit = kUnits.find(last); unit != std::string_view::npos) {
       shift = 10 * (unit + 1);
       digits.remove_suffix(1);
@@ -68,7 +68,7 @@ Params::Params(std::string_view owner, std::string_view text, std::initializer_l
     : owner_(owner) {
   for (auto& [key, value] : parse_params(text)) {
     require<InvalidArgument>(std::find(known.begin(), known.end(), key) != known.end(),
-                             "{}: unknown parameter '{}'; known are {}", owner_, key, fmt::join(known, ", "));
+                             "{}: unknown parameter '{}'; known: {}", owner_, key, fmt::join(known, ", "));
     require<InvalidArgument>(!values_.contains(key), "{}: parameter '{}' is given twice", owner_, key);
     values_.emplace(std::move(key), std::move(value));
   }

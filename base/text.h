@@ -1,5 +1,5 @@
-// Parameters as users write them: "threads=4,max_size=64M". Error messages list the known parameters. Also converts
-// sizes in bytes to text and back. Plain functions and values, thread-safe.
+// Parameters as users write them: "threads=4,max_size=64M". Error messages list the known parameters. Other functions
+// convert sizes in bytes to text and text to sizes. All functions are thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,19 @@ namespace shoal {
 size_t parse_bytes(std::string_view text);
 /// Formats a size as "512 B", "1.5 KiB" or "16.0 GiB".
 std::string format_bytes(size_t bytes);
-/// A whole decimal number in [min, max]. Throws InvalidArgument with `what` as the name of the value.
+/// Returns the whole decimal number in `text`. Throws InvalidArgument if `text` is not a whole decimal number, or if
+/// the number is outside [min, max]. The message begins with `what`.
 int64_t parse_integer(std::string_view what, std::string_view text, int64_t min, int64_t max);
 
-/// Splits "a=1,b=2" (separator ',' or ' ') into pairs. Throws InvalidArgument for a part without '='.
+/// Splits "a=1,b=2" into pairs of key and value. The separator is ',' or ' '. Throws InvalidArgument for a part without
+/// '='.
 std::vector<std::pair<std::string, std::string>> parse_params(std::string_view text, char separator = ',');
 
 /// The parsed parameters of one device, family or backend.
 class Params {
  public:
-  /// Throws InvalidArgument for a part without '=', a repeated key, or a key that is not in `known`. `owner` ("CPU0")
-  /// starts the message.
+  /// Throws InvalidArgument for a part without '=', a repeated key, or a key that is not in `known`. The message begins
+  /// with `owner`, for example "CPU0".
   Params(std::string_view owner, std::string_view text, std::initializer_list<std::string_view> known);
 
   bool has(std::string_view key) const { return values_.contains(key); }

@@ -25,8 +25,8 @@ std::string reason(int code) {
   return std::generic_category().message(code);
 }
 
-/// The files that check_output() protects. Stores paths instead of inodes, because the system may reuse the inode of a
-/// removed file.
+/// The files that check_output() protects. They are stored as paths instead of inodes, because the system may reuse the
+/// inode of a removed file.
 struct Inputs {
   std::mutex mutex;
   std::set<std::filesystem::path> paths;
@@ -50,7 +50,7 @@ void check_kind(const struct stat& status, const InputFile& file) {
                            file.remedy);
   const bool is_stream = S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode) || S_ISSOCK(status.st_mode);
   require<InvalidArgument>(S_ISREG(status.st_mode) || (file.takes_streams && is_stream),
-                           "{}: is not a regular file; copy the {} to one", file.path, file.what);
+                           "{}: is not a regular file; copy the {} to a regular file", file.path, file.what);
 }
 
 }  // namespace
@@ -75,11 +75,12 @@ int open_file(const InputFile& file) {
 std::string read_stream(int descriptor, const InputFile& file) {
   std::string text;
   while (true) {
-    // poll() reports no end for a pipe that never had a writer, so this also waits for the first writer.
+    // poll() reports the end of a pipe only after a writer has closed the pipe. So this loop also waits for the first
+    // writer.
     pollfd ready{descriptor, POLLIN, 0};
     const int state = poll(&ready, 1, kPollMs);
     if (file.poll) file.poll();
-    if (state <= 0) continue;  // no data yet, or interrupted
+    if (state <= 0) continue;  // no data yet, or a signal interrupted poll()
     const size_t before = text.size();
     text.resize(before + kPart);
     const ssize_t count = read(descriptor, text.data() + before, kPart);
@@ -112,13 +113,13 @@ void check_output(const std::filesystem::path& path, std::string_view what) {
   if (stat(path.c_str(), &status) != 0) return;
   require<OutputRefused>(!S_ISBLK(status.st_mode), "{}: is a disk; name another file for the {}", path.string(), what);
   require<OutputRefused>(!S_ISREG(status.st_mode) || !is_input(status),
-                         "{}: this command reads it; name another file for the {}", path.string(), what);
+                         "{}: is read by this command; name another file for the {}", path.string(), what);
   for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
     struct stat own{};
     const bool is_own = S_ISREG(status.st_mode) && fstat(stream, &own) == 0 && own.st_dev == status.st_dev &&
                         own.st_ino == status.st_ino;
     require<OutputRefused>(!is_own,
-                           "{}: stdout or stderr of this command is written there; name another file for the {}",
+                           "{}: stdout or stderr of this command is written to this file; name another file for the {}",
                            path.string(), what);
   }
 }

@@ -1,9 +1,10 @@
-// Files that a user names. Opening a file never blocks. Directories are rejected, and so are pipes and devices unless
-// the caller accepts streams. The program remembers files that it read, and no output may overwrite them:
+// Files that a user names. Opening a file never blocks. Directories are rejected. Pipes and devices are rejected unless
+// the caller accepts streams. The program remembers the files that it has read. An output that would overwrite such a
+// file is rejected:
 //
-//   shoal run -m x.gguf --trace x.gguf     x.gguf: this command reads it; name another file for the trace
+//   shoal run -m x.gguf --trace x.gguf     x.gguf: is read by this command; name another file for the trace
 //
-// Plain functions; any thread. The caller owns the descriptor that open_file() returns.
+// All functions are thread-safe. The caller owns the descriptor that open_file() returns.
 #pragma once
 
 #include <cstddef>
@@ -19,33 +20,38 @@ namespace shoal {
 /// A file to read.
 struct InputFile {
   std::string path;
-  std::string_view what;  ///< name in messages: "chat template"
+  std::string_view what;  ///< name of the file in messages, such as "chat template"
   std::string_view remedy = "check the path and its permissions";
-  bool is_kept = false;        ///< whether the file is a cache of the program; check_output() does not protect caches
-  bool takes_streams = false;  ///< whether pipes, terminals and other devices are accepted and read to their end
+  bool is_kept = false;        ///< whether the file is a cache of this program; check_output() does not protect caches
+  bool takes_streams = false;  ///< whether pipes, terminals and other devices are accepted; the program reads them to
+                               ///< their end
   size_t most_bytes = size_t{64} << 20;
-  std::function<void()> poll = {};  ///< called every 50 ms while a stream is read; may throw to stop
+  std::function<void()> poll = {};  ///< called every 50 ms while a stream is read; may throw to stop the read
 };
 
-/// Returns a non-blocking descriptor for reading, which the caller closes. Throws InvalidArgument with a one-line
-/// message.
+/// Opens the file for reading. Returns a non-blocking descriptor, which the caller closes. Throws InvalidArgument with
+/// a one-line message.
 int open_file(const InputFile& file);
 /// Reads the whole file. Throws InvalidArgument if the file cannot be read or is longer than `most_bytes`.
 std::string read_file(const InputFile& file);
-/// Reads an open descriptor, such as standard input, to its end. file.path is its name in messages.
+/// Reads an open descriptor, such as standard input, to its end. Messages contain file.path as the name of the
+/// descriptor.
 std::string read_stream(int descriptor, const InputFile& file);
 
-/// Makes check_output() protect the file from now on. A file that does not exist is not protected.
+/// Makes all later calls of check_output() reject this file as an output. A file that does not exist is not protected.
 void note_input(const std::filesystem::path& path);
 
-/// The output would overwrite a file that the program must not replace.
+/// The error of check_output(): the output would overwrite a file that must not be overwritten.
 class OutputRefused : public InvalidArgument {
  public:
   using InvalidArgument::InvalidArgument;
 };
 
-/// Throws OutputRefused if writing to `path` would destroy an input of this process, the file that receives its stdout
-/// or stderr, or a disk. Follows links. `what` names the output in messages: "trace".
+/// Throws OutputRefused if a write to `path` would destroy one of these:
+/// - an input of this process
+/// - the file that receives stdout or stderr of this process
+/// - a disk
+/// The function follows links. `what` names the output in messages: "trace".
 void check_output(const std::filesystem::path& path, std::string_view what);
 
 }  // namespace shoal

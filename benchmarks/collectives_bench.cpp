@@ -1,9 +1,9 @@
-// Collectives among CPU devices: verified, then timed. A gate holds all ranks while a batch of collectives is queued.
-// So the measured time does not include the time of queueing. It is given per collective. Counters:
+// Verifies and times collectives among CPU devices. A gate stops all ranks while the benchmark queues a batch of
+// collectives, so the measured time does not include the queueing. The times are per collective. Counters:
 //
-// - `alg_GB/s`: message size over time.
-// - `bus_GB/s`: the bytes that each rank must move at least, over time. These are bus_factor() of the collective's kind
-//   times the message size, so rates with different numbers of ranks are comparable.
+// - `alg_GB/s`: message size divided by the time.
+// - `bus_GB/s`: minimum traffic of each rank, divided by the time. This traffic is bus_factor() of the collective times
+//   the message size. So the bus rates are comparable for different numbers of ranks.
 //
 //   collectives_bench --benchmark_filter=all_reduce_f32/ranks:2
 #include <benchmark/benchmark.h>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kBatch = 256;
 
-/// Ranks on CPU devices with one thread each, and one collective with a message of `count` elements.
+/// The backends of CPU devices with one thread each, and one collective with messages of `count` elements.
 class Collectives {
  public:
   Collectives(Collective kind, DType dtype, int ranks, int64_t count) : kind_(kind), dtype_(dtype) {
@@ -44,7 +44,7 @@ class Collectives {
     }
   }
 
-  /// Runs the collective `times` times; returns the total seconds.
+  /// Runs the collective `times` times. Returns the total seconds.
   double run(int times) {
     gate_.store(false);
     for (Backend* backend : backends_) backend->enqueue({wait_for_gate, &gate_, nullptr});
@@ -74,7 +74,8 @@ class Collectives {
   int size() const { return static_cast<int>(backends_.size()); }
   static void wait_for_gate(void* gate, const void*, bool) { static_cast<std::atomic<bool>*>(gate)->wait(false); }
 
-  /// The values must be small integers, which every dtype here can hold.
+  /// Encodes values in the dtype of the collective. The values must be small integers, which every dtype here can
+  /// represent.
   std::vector<std::byte> stored(const std::vector<float>& values) const {
     const auto count = static_cast<int64_t>(values.size());
     std::vector<std::byte> bytes(bytes_for(dtype_, count));
@@ -123,7 +124,7 @@ void sizes(benchmark::internal::Benchmark* benchmark) {
     for (int64_t bytes = 1024; bytes <= 16 << 20; bytes *= 4) benchmark->Args({ranks, bytes});
   }
 }
-/// Collectives that sum are timed for each dtype. All other collectives only move bytes, so one dtype suffices.
+/// Collectives with a sum are timed for each dtype. All other collectives only move bytes, so one dtype is enough.
 const bool kRegistered = [] {
   for (const Collective kind : kCollectives) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {

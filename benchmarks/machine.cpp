@@ -26,7 +26,7 @@
 
 namespace shoal::bench {
 
-// Defined in machine_loops.cpp, once per level.
+// machine_loops.cpp defines these loops, once per instruction-set level.
 namespace baseline {
 extern const Loops kLoops;
 }
@@ -50,7 +50,7 @@ const Loops& loops() {
   if (level == "avx512") return avx512::kLoops;
   if (level == "avx2") return avx2::kLoops;
 #endif
-  check(level == "baseline", "no loops were compiled for the level {}", level);
+  check(level == "baseline", "no loops were compiled for the instruction-set level {}", level);
   return baseline::kLoops;
 }
 
@@ -66,9 +66,9 @@ struct Times {
   std::chrono::steady_clock::time_point begin, end;
 };
 
-/// Runs work on `threads` threads several times, and returns the seconds of the fastest attempt. Each thread, bound to
-/// its core, calls `prepare` to get its work. The measured time is from the start of the first thread to the end of the
-/// last thread. Every thread reads the clock itself, because a thread may wake late.
+/// Runs work on `threads` threads several times, and returns the seconds of the fastest attempt. Each thread is bound
+/// to its core and calls `prepare` to get its work. An attempt lasts from the start of the first thread to the end of
+/// the last thread. Every thread reads the clock itself, because some threads may wake late.
 double fastest(int threads, const std::function<Work()>& prepare) {
   const std::vector<int> places = cores();
   std::barrier<> meet(threads);
@@ -111,7 +111,7 @@ double measure_reading(int threads) {
     best = std::min(best, fastest(threads, [&]() -> Work {
                       std::shared_ptr<void> memory(std::aligned_alloc(kHugePage, share), Free{});
                       check(memory != nullptr, "cannot allocate {} bytes", share);
-                      madvise(memory.get(), share, MADV_HUGEPAGE);  // best effort; bandwidth is lower without it
+                      madvise(memory.get(), share, MADV_HUGEPAGE);  // may fail; the bandwidth is then lower
                       std::memset(memory.get(), 1, share);
                       return [memory, share, streams] {
                         volatile uint64_t sum = loops().read(static_cast<std::byte*>(memory.get()), share, streams);
@@ -123,12 +123,12 @@ double measure_reading(int threads) {
 }
 
 double measure_peak(int threads, void (*loop)(int64_t), double ops) {
-  constexpr int64_t kRounds = 2'000'000;  // takes tens of milliseconds
+  constexpr int64_t kRounds = 2'000'000;  // these rounds take tens of milliseconds
   const double seconds = fastest(threads, [loop]() -> Work { return [loop] { loop(kRounds); }; });
   return ops * kRounds * threads / seconds;
 }
 
-/// Caches one measurement for each number of threads.
+/// Caches the result of a measurement for each number of threads.
 class Kept {
  public:
   double get(int threads, const std::function<double(int)>& measure) {
@@ -184,7 +184,7 @@ size_t cache_bytes() {
 size_t beyond_caches() {
   size_t all = 0;
   for (const cpu::Node& node : cpu::machine_nodes()) all += node.cores.size();
-  // Assumes that eight cores share a cache, because virtual machines often do not report it.
+  // Assumes one last-level cache per eight cores, because virtual machines often do not report the shared cores.
   const size_t caches = cache_bytes() * ((all + 7) / 8);
   return std::clamp(8 * caches, size_t{256} << 20, size_t{4} << 30);
 }

@@ -1,6 +1,7 @@
-// Upper limits of this machine for a number of threads, for comparison in benchmarks. A limit is measured at first use,
-// on as many cores as threads, with the instruction-set level of the CPU devices (SHOAL_CPU_ISA). It is then cached for
-// the process. Each limit is the best of several runs, because other load can only lower it. Thread-safe.
+// Upper limits of this machine for a number of threads. Benchmarks compare their results with these limits. A limit is
+// measured at its first use, and the process then caches it. The measurement uses as many cores as threads, and the
+// instruction-set level of the CPU devices (SHOAL_CPU_ISA). Each limit is the highest of several runs, because other
+// programs can only reduce it. Thread-safe.
 //
 //   read_bandwidth(2) == 66e9: two threads together read 66 GB/s of memory that is in no cache
 #pragma once
@@ -9,20 +10,21 @@
 
 namespace shoal::bench {
 
-/// Number of threads with which the limits for `threads` threads are measured: at most the usable cores.
+/// Number of threads in a measurement of the limits for `threads` threads. This is at most the number of usable cores.
 int measured_threads(int threads);
-/// Bytes per second that all threads together read.
+/// Number of bytes per second that all threads together read.
 double read_bandwidth(int threads);
-/// f32 operations per second. A multiplication and an addition count as two.
+/// Number of f32 operations per second. A multiply-add counts as two operations.
 double f32_peak(int threads);
-/// Operations per second on 16-bit integers with 32-bit sums, counted in the same way.
+/// Number of operations per second on 16-bit integers with 32-bit sums. A multiply-add counts as two operations.
 double int16_peak(int threads);
-/// Operations per second on bytes with 32-bit sums.
+/// Number of operations per second on 8-bit integers with 32-bit sums. A multiply-add counts as two operations.
 double int8_peak(int threads);
 
-/// Bytes of the last-level cache of one core.
+/// Size of the last-level cache of one core, in bytes.
 size_t cache_bytes();
-/// Bytes of a working set that is far larger than the caches, so that data is evicted before it is read again.
+/// Size of a working set that is far larger than the caches, in bytes. The caches evict the data of such a set before
+/// the next read.
 size_t beyond_caches();
 
 }  // namespace shoal::bench

@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   int threads = cpu::usable_cores();
   bool bandwidth_only = false;
   app.add_option("-t,--threads", threads, "Number of threads, each on its own core")->check(CLI::Range(1, 4096));
-  app.add_flag("--bandwidth", bandwidth_only, "Measure only the read bandwidth; the last line is the number in GB/s");
+  app.add_flag("--bandwidth", bandwidth_only, "Measure only the read bandwidth; the last line is the result in GB/s");
   CLI11_PARSE(app, argc, argv);
   try {
     if (const int most = bench::measured_threads(threads); most < threads) {

@@ -1,5 +1,6 @@
-// Sums are named variables, not elements of an array, because compilers keep variables in registers. A product that
-// does not depend on the sum is an `asm`. Otherwise the compiler would move it out of the loop.
+// The sums are named variables instead of array elements, because compilers keep variables in registers. Some products
+// do not depend on the sum. The compiler would move such a product out of the loop, so the product is an `asm`
+// statement.
 #include "benchmarks/machine_loops.h"
 
 namespace shoal::bench::SHOAL_ISA {
@@ -17,7 +18,7 @@ typedef float Floats __attribute__((vector_size(kBytes)));
 typedef int32_t Ints __attribute__((vector_size(kBytes)));
 typedef uint64_t Words __attribute__((vector_size(kBytes)));
 
-/// Number of independent sums, enough for two units with a latency of six cycles.
+/// Number of independent sums. Two arithmetic units with a latency of six cycles need this number of sums.
 constexpr int kSums = 12;
 
 template <class V>
@@ -79,11 +80,11 @@ void int16(int64_t rounds) {
     sum += product;
   });
 #else
-  int8(rounds);  // at this level, int8 also multiplies 16-bit words
+  int8(rounds);  // with this instruction set, the loop of int8() multiplies 16-bit words
 #endif
 }
 
-/// Number of elements of each operand that one step multiplies.
+/// Number of elements that one step multiplies, counted in one operand.
 #if defined(__AVX2__)
 constexpr size_t kByteProducts = kBytes, kWordProducts = kBytes / 2;
 #elif defined(__SSE2__)

@@ -1,17 +1,20 @@
-// Benchmarks of a whole model on CPU devices that share the cores of the machine: prompts and generation through a
-// session, and loading compared with reading the file. Before timing, the logits of a prompt in one batch are compared
-// with the logits of one device that evaluates token by token. `shoal bench` times prompts and generation on any
-// devices, in the format of llama-bench. The results here are relative to the limits of the cores
-// (benchmarks/machine.h).
+// Benchmarks of a whole model on CPU devices, which divide the cores of the machine. The benchmarks time prompts and
+// generation through a session, and compare the loading of a model with the reading of its file. First, a check
+// compares the logits of a prompt in one batch with the logits of one device that evaluates one token at a time.
 //
-//   prompt, generate   tokens/s. For generate, also GB/s of weights read, and %bw, their share of the read bandwidth.
-//                      Models of the repository fit into a cache, so their %bw may be over 100.
-//   load               uses the weights in place in the mapped file. GB/s of file; `x_read`: time relative to `read`
+// `shoal bench` times prompts and generation on any devices, in the format of llama-bench. The results here are
+// relative to the limits of the cores (benchmarks/machine.h).
+//
+//   prompt, generate   tokens/s. `generate` also prints the rate at which it reads weights: in GB/s, and as %bw in
+//                      percent of the read bandwidth. Models of the repository fit into a cache, so their %bw may
+//                      be over 100.
+//   load               uses the weights directly from the mapped file. GB/s: bytes of the file per second;
+//                      x_read: time relative to `read`
 //   load_copied        copies the weights without repacking
-//   load_packed        repacks the weights for the device, the default
-//   read               one thread reads the file into fresh small pages, which malloc returns for large sizes
+//   load_packed        repacks the weights for the device (the default of shoal)
+//   read               one thread reads the file into new small pages; malloc returns such pages for large sizes
 //
-// For all loads and reads, the file is in the page cache.
+// During all loads and reads, the file is in the page cache.
 //
 //   model_bench --model=model.gguf --benchmark_filter=load
 #include <benchmark/benchmark.h>
@@ -42,8 +45,8 @@
 namespace shoal::models {
 namespace {
 
-constexpr int64_t kChecked = 32;    ///< number of tokens whose logits are compared
-constexpr int64_t kGenerated = 64;  ///< number of tokens after which generation starts again
+constexpr int64_t kChecked = 32;    ///< number of prompt tokens before the compared logits
+constexpr int64_t kGenerated = 64;  ///< number of generated tokens after which the session rewinds
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -56,13 +59,13 @@ std::vector<Device*> make_devices(int count) {
   return devices;
 }
 
-/// Memory that the process has not used before, in small pages whatever the system setting is.
+/// Memory that the process has not used before. The pages are small, whatever the system setting for huge pages.
 class FreshMemory {
  public:
   explicit FreshMemory(size_t size)
       : size_(size), data_(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
     require<DeviceError>(data_ != MAP_FAILED, "cannot map {} bytes", size);
-    madvise(data_, size, MADV_NOHUGEPAGE);  // fails if the system has no huge pages
+    madvise(data_, size, MADV_NOHUGEPAGE);  // may fail, but only on a system without huge pages
   }
   ~FreshMemory() { munmap(data_, size_); }
   FreshMemory(const FreshMemory&) = delete;
@@ -75,7 +78,7 @@ class FreshMemory {
   void* data_;
 };
 
-/// A model loaded on some devices.
+/// A model that is loaded on some devices.
 struct Loaded {
   Loaded(const std::string& path, int devices, const LoadOptions& options = {})
       : members(make_devices(devices)), model(open_model(path)), placement(*model, members) {
@@ -87,8 +90,8 @@ struct Loaded {
     return std::accumulate(members.begin(), members.end(), 0,
                            [](int sum, Device* device) { return sum + cpu::default_threads(*device); });
   }
-  /// Bytes of weights that one token reads: all weights, except unused experts and the embedding, of which only one row
-  /// is read.
+  /// Bytes of weights that one token reads. Unused experts do not count. The embedding counts only if it is also the
+  /// output head; otherwise a token reads only one of its rows.
   double bytes_per_token() const {
     const Hparams& hparams = model->hparams;
     double bytes = 0;
@@ -102,7 +105,7 @@ struct Loaded {
     }
     return bytes;
   }
-  /// The buffer type of all weights; the placement has one device.
+  /// The buffer type of all weights. There is only one, because the placement has one device.
   const BufferType& weights_in() const { return model->weights.tensors().front()->buffer->type(); }
 
   std::vector<Device*> members;
@@ -123,7 +126,7 @@ struct Running {
     }
     return ids;
   }
-  /// Logits of the last of kChecked tokens, evaluated `step` at a time.
+  /// Logits after kChecked tokens, which are evaluated in batches of `step` tokens.
   std::vector<float> logits(int64_t step) {
     const std::vector<int32_t> all = tokens(kChecked);
     session.rewind(0);
@@ -137,8 +140,8 @@ struct Running {
   Session session;
 };
 
-/// A batch rounds columns of quantised weights to 8 bits, but single tokens do not. The error is 0.006 for the small
-/// models.
+/// Allowed relative error of the logits. A batch rounds the columns of products with quantised weights to 8 bits, but a
+/// single token does not. The error is 0.006 for the small models.
 constexpr double kTolerance = 0.02;
 
 void verify(const std::vector<float>& expected, const std::vector<float>& actual) {
@@ -151,8 +154,8 @@ void verify(const std::vector<float>& expected, const std::vector<float>& actual
   require<DeviceError>(errors <= kTolerance * squares, "the logits are wrong: error {:.3g}", errors / squares);
 }
 
-/// The benchmarks of one file. Google Benchmark calls each benchmark several times, so the last model and session are
-/// kept.
+/// The benchmarks of one file. Google Benchmark calls each benchmark several times, so the object stores the last model
+/// and session.
 class Subject {
  public:
   explicit Subject(std::string path) : path_(std::move(path)) {}
@@ -194,19 +197,19 @@ class Subject {
 
   void load(benchmark::State& state, const LoadOptions& options) {
     {
-      const Loaded& loaded = on(state, options).loaded;  // loads and verifies
+      const Loaded& loaded = on(state, options).loaded;  // loads and verifies the model
       const BufferType& packed = loaded.placement.device().weights_type();
       require<DeviceError>(!options.repack || &loaded.weights_in() == &packed,
                            "weights are in {}, because {} has too little memory for them", loaded.weights_in().name(),
                            packed.name());
-      state.SetLabel(fmt::format("in {}; x_read: read() into fresh small pages", loaded.weights_in().name()));
+      state.SetLabel(fmt::format("in {}; x_read: time relative to read() into new pages", loaded.weights_in().name()));
     }
     drop();
     const auto devices = static_cast<int>(state.range(0));
     double loading = 0, reading = 0;
-    read_file();  // fills the page cache, and uses up the first pages from the system
+    read_file();  // fills the page cache and uses pages that the system has already prepared
     while (state.KeepRunning()) {
-      read_file();  // alternates with loading, so that both have the same conditions
+      read_file();  // reads and loads alternate, so both have the same conditions
       reading += read_seconds_;
       const auto start = std::chrono::steady_clock::now();
       auto loaded = std::make_unique<Loaded>(path_, devices, options);
@@ -220,7 +223,7 @@ class Subject {
   }
 
   void read(benchmark::State& state) {
-    state.SetLabel("read() into fresh small pages");
+    state.SetLabel("read() into new small pages");
     double seconds = 0;
     read_file();
     while (state.KeepRunning()) {
@@ -271,7 +274,7 @@ class Subject {
   std::vector<float> expected_;
   std::unique_ptr<Running> running_;
   int devices_ = 0;
-  std::array<bool, 2> flags_ = {};  ///< LoadOptions::use_mapping and LoadOptions::repack
+  std::array<bool, 2> flags_ = {};  ///< values of LoadOptions::use_mapping and LoadOptions::repack
   double read_seconds_ = 0;
 };
 

@@ -1,12 +1,16 @@
-// Times every op on which models spend time, on any device, through plans. Each op is verified first. The time is given
-// per op. Counters: GB/s read and written, and GFLOP/s. For devices with CPU cores, %bw is the share of the cores' read
-// bandwidth, and %peak the share of their peak arithmetic rate (benchmarks/machine.h). This rate is for 8 bits with
-// quantised weights, for 16 bits in prompts with f16 and bf16 weights, and for f32 otherwise. The larger share shows
-// how close an op is to a limit. As in a model, weights and KV caches come from memory, but other operands may be in
-// the caches, so %bw may be over 100.
+// Times every op that takes a significant part of a model's time, on any device. Each op is verified first and runs in
+// a plan. The times are per op. Counters:
+//
+// - GB/s that the op reads and writes, and GFLOP/s.
+// - For devices with CPU cores: %bw is GB/s in percent of the cores' read bandwidth, and %peak is GFLOP/s in percent of
+//   the cores' peak arithmetic rate (benchmarks/machine.h). The larger percentage shows how close an op is to a limit.
+//
+// The peak rate depends on the weights: 8-bit arithmetic for quantised weights, 16-bit arithmetic for prompts with f16
+// and bf16 weights, and otherwise f32 arithmetic. As in a model, weights and KV caches come from memory. Other operands
+// may be in the caches, so %bw may be over 100.
 //
 //   ops_bench --device=CPU0:threads=2 --benchmark_filter='mul_mat/q4_0/.*/n:1$'
-//   ops_bench --weights=CPU0            matrices in this buffer type; models put them into CPU0_Packed
+//   ops_bench --weights=CPU0            stores matrices in this buffer type; models use CPU0_Packed
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -25,7 +29,7 @@
 namespace shoal::bench {
 namespace {
 
-/// Number of threads of the backend's CPU devices.
+/// Number of threads of all CPU devices in the backend.
 int threads_of(const Backend& backend) {
   if (const auto* cpu = dynamic_cast<const cpu::CpuBackend*>(&backend)) return cpu->threads();
   int threads = 0;
@@ -33,7 +37,7 @@ int threads_of(const Backend& backend) {
   return threads;
 }
 
-/// The buffer type that models use for weights, or the device's buffer type with this name.
+/// The device's buffer type with this name. Without a name, the buffer type that models use for weights.
 BufferType& weights_type(Device& device, const std::string& name) {
   if (name.empty()) return device.weights_type();
   std::vector<BufferType*> types{&device.buffer_type()};
@@ -86,9 +90,9 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   CLI::App app("Times the ops of a device. Also accepts the flags of Google Benchmark");
   std::string device = "CPU0", weights, working_set;
-  app.add_option("--device", device, "Device and parameters: CPU0, CPU0:threads=2, META:devices=CPU0,CPU1");
+  app.add_option("--device", device, "Device and parameters, such as CPU0, CPU0:threads=2 or META:devices=CPU0,CPU1");
   app.add_option("--weights", weights, "Buffer type of matrices and tables; default: the type that models use");
-  app.add_option("--working_set", working_set, "Bytes of weights that are read before a weight is reused, such as 64M");
+  app.add_option("--working_set", working_set, "Bytes of weights to read before a weight is read again, such as 64M");
   CLI11_PARSE(app, argc, argv);
   try {
     shoal::bench::run(device, weights,

@@ -1,8 +1,10 @@
-// A pipeline over two CPU devices with one thread and half of the layers each. `pipelined` queues all micro-batches at
-// once, so that the second device works on a micro-batch while the first device runs the next one. `serial` waits for
-// each micro-batch. Ideally, n micro-batches take (n + 1) / 2n of the serial time, 0.625 for n = 4. Results are
-// verified, then both modes are timed alternately. `ratio` is the median of pipelined / serial; it is only meaningful
-// on two free cores.
+// Times a pipeline over two CPU devices. Each device has one thread and half of the layers. `pipelined` queues all
+// micro-batches at once. The second device then works on a micro-batch while the first device works on the next one.
+// `serial` waits for each micro-batch. Ideally, n micro-batches take (n + 1) / 2n of the serial time, which is 0.625
+// for n = 4.
+//
+// First the results are verified, then the two modes are timed alternately. `ratio` is the median of pipelined /
+// serial. The ratio is only meaningful if two cores are free.
 //
 //   pipeline_bench --benchmark_repetitions=5
 #include <benchmark/benchmark.h>
@@ -55,7 +57,7 @@ class Pipeline {
     for (auto& values : seen_) values.resize(static_cast<size_t>(y_->elements()));
   }
 
-  /// Runs all micro-batches; returns the seconds.
+  /// Runs all micro-batches. Returns the seconds of the whole run.
   double run(bool pipelined) {
     const auto begin = std::chrono::steady_clock::now();
     for (size_t batch = 0; batch < seen_.size(); ++batch) {
@@ -72,7 +74,7 @@ class Pipeline {
     if (scheduler_->splits() != 2) return fmt::format("{} splits", scheduler_->splits());
     run(false);
     const auto expected = seen_;
-    if (expected[0] == expected.back()) return "all micro-batches give the same result";
+    if (expected[0] == expected.back()) return "all micro-batches have the same result; expected different results";
     for (const auto& values : expected) {
       if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); }))
         return "not finite";

@@ -1,7 +1,8 @@
-// The cost of planning: a graph of about 1,200 nodes (Llama 2 7B with biases, 40 layers, one token) on 1 to 8 devices
-// with even shares. Plans are verified, then timed as a whole and by parts: propagation, lowering, and the memory plans
-// of all ranks. These benchmarks allocate no memory and compile nothing. create_plan times everything that a backend
-// does, on a smaller model. Counters: nodes of the graph and of all local graphs.
+// Times the planning of a graph on 1 to 8 devices with even shares. The graph has about 1,200 nodes: Llama 2 7B with
+// biases, 40 layers, one token. Plans are verified first. The benchmarks time the whole planning and its parts:
+// propagation, lowering, and the memory plans of all ranks. These benchmarks allocate no memory and compile nothing.
+// `create_plan` times all work of a backend, including allocation and compilation, for a smaller model. Counters:
+// number of nodes in the graph, and number of nodes in all local graphs.
 //
 //   planning_bench --benchmark_filter=make_plan/ranks:8
 #include <benchmark/benchmark.h>
@@ -25,7 +26,7 @@ namespace {
 
 constexpr int kLayers = 40;
 
-/// If `small`, a small model that is placed in memory. Otherwise a model for planning alone, which needs no memory.
+/// `small`: a small model, whose weights fit into memory. Otherwise, the model is only planned and needs no memory.
 Hparams hparams(bool small) {
   Hparams h;
   h.architecture = "llama";
@@ -88,7 +89,7 @@ class Planned {
   }
   meta::Plan plan() { return meta::make_plan(whole(graph()), {lookup()}, devices); }
 
-  /// Returns an empty string if the plan is as expected.
+  /// Returns an empty string if the plan is as expected, otherwise the difference.
   std::string verify() {
     const meta::Plan made = plan();
     if (graph().nodes().size() < 1200) return fmt::format("the graph has only {} nodes", graph().nodes().size());
@@ -111,7 +112,7 @@ class Planned {
   double local_nodes = 0;
 };
 
-/// Runs `work` on a verified plan and sets the counters.
+/// Runs `work` with a verified plan, then sets the counters.
 template <class Work>
 void time_part(benchmark::State& state, Work&& work) {
   Planned planned(static_cast<int>(state.range(0)));
@@ -166,7 +167,7 @@ void plan_chunks(benchmark::State& state) {
   });
 }
 
-/// Times planning, the allocation of the graph's memory, and the compilation by the members.
+/// Times the planning, the allocation of the graph's memory, and the compilation by the member backends.
 void create_plan(benchmark::State& state) {
   const auto ranks = static_cast<int>(state.range(0));
   Planned planned(ranks, true);

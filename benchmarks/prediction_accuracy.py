@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Measures how well the predictions of `shoal plan` match the results of `shoal bench`, on this machine's CPU devices.
+"""Compares the predictions of `shoal plan` with the results of `shoal bench` on the CPU devices of this machine.
 
   benchmarks/prediction_accuracy.py -m data/models/tiny-kjv-5m-q8_0.gguf -m 1b-q4_0.gguf [-r 3] [--json FILE]
 
-Each round probes the devices again (`shoal probe --force`, into its own file). It predicts and measures each case right
-after the probe, because the speed of memory may change from minute to minute. A case is a list of devices with their
-shares. The default cases are one device with one or two threads, and 2 or 4 devices with one thread each, in three
-splits. The ratio of a case is the median of predicted / measured over the rounds, and its error is |ratio - 1|.
+Each round probes the devices again with `shoal probe --force`. The results go into a temporary file. The round predicts
+and measures each case immediately after the probe, because the speed of memory may change from minute to minute. A case
+is a list of devices with their shares. The default cases are:
 
-Prints a Markdown table, and the mean errors of prompts and of generation. Exits with 1 if one of these errors is above
---most.
+- one device with one or two threads
+- 2 or 4 devices with one thread each, with three splits
+
+The ratio of a case is the median of predicted / measured over all rounds. The error of a case is |ratio - 1|.
+
+The script prints a Markdown table, and the mean errors of prompts and of generation. It exits with 1 if one of these
+mean errors is above --most.
 """
 import argparse
 import dataclasses
@@ -62,7 +66,7 @@ CASES = [Case(1, 1), Case(1, 2),
 
 
 def parse_case(text):
-    """"2x1:3,1" or "2x1:3,1:layer" or "4x1"."""
+    """Parses a case such as "2x1:3,1", "2x1:3,1:layer" or "4x1"."""
     try:
         shape, _, rest = text.partition(":")
         split, _, mode = rest.partition(":")
@@ -79,10 +83,10 @@ class Runner:
     def __init__(self, arguments, folder):
         self.arguments = arguments
         self.folder = folder
-        self.others = Others()  # load during the measurements; a probe reports the load during the probe
+        self.others = Others()  # load of other programs during `shoal bench`; a probe reports the load during the probe
 
     def run(self, case, command):
-        """Runs `shoal COMMAND` with as many devices as the case needs; returns the JSON output."""
+        """Runs `shoal COMMAND` with as many CPU devices as the case needs. Returns the JSON output."""
         file = os.path.join(self.folder, f"{case.count}x{case.threads}.json")
         environment = dict(os.environ, SHOAL_CPU_DEVICES=str(case.count), SHOAL_MACHINE_FILE=file)
         whole = shlex.split(self.arguments.prefix) + [self.arguments.program] + command
@@ -106,7 +110,8 @@ class Runner:
                    "-c", context, "--sample-on-host", "--output", "json"]
         prediction = self.run(case, command)["prediction"]
         if prediction is None:
-            sys.exit(f"prediction_accuracy: no prediction for {model} on {case.devices}: --dtypes must name its types")
+            sys.exit(f"prediction_accuracy: no prediction for {model} on {case.devices}: --dtypes must name the types "
+                     "of its weights")
         return {"pp": prediction["prompt"]["tokens_per_second"], "tg": prediction["generation"]["tokens_per_second"]}
 
     def measure(self, case, model):
@@ -163,7 +168,7 @@ def print_table(rows):
 
 
 def mean_errors(rows):
-    """Mean errors of prompts, of generation and of all."""
+    """Returns the mean errors of prompts, of generation, and of both together."""
     means = {}
     for kind in ("pp", "tg", "all"):
         means[kind] = statistics.mean(row["error"] for row in rows if kind in (row["kind"], "all"))
@@ -175,8 +180,8 @@ def main():
     parser.add_argument("-m", dest="models", action="append", required=True,
                         help="GGUF file of a model; may be repeated")
     parser.add_argument("-c", dest="cases", action="append", type=parse_case, metavar="CASE",
-                        help="devices and threads per device, with shares and split mode: "
-                        "DEVICESxTHREADS[:SHARES[:layer]], such as 2x1:3,1; may be repeated")
+                        help="case to measure, as DEVICESxTHREADS[:SHARES[:layer]]; 2x1:3,1: 2 devices with "
+                        "1 thread each and the shares 3,1; may be repeated")
     parser.add_argument("-p", type=int, default=256, help="prompt length in tokens (default: 256)")
     parser.add_argument("-n", type=int, default=64, help="number of tokens to generate (default: 64)")
     parser.add_argument("-r", type=int, default=3, help="number of rounds (default: 3)")
@@ -184,8 +189,8 @@ def main():
                         help="number of repetitions of each test, passed to shoal bench as -r (default: 3)")
     parser.add_argument("--dtypes", help="weight types to probe, separated by commas (default: all)")
     parser.add_argument("--program", default="build/release/bin/shoal", help="path of shoal (default: %(default)s)")
-    parser.add_argument("--prefix", default="", help="command prefix of every started program, such as 'chrt -f 10'")
-    parser.add_argument("--json", metavar="FILE", help="file to which the rows are also written")
+    parser.add_argument("--prefix", default="", help="command that starts every program, such as 'chrt -f 10'")
+    parser.add_argument("--json", metavar="FILE", help="write the rows of the table to FILE as JSON")
     parser.add_argument("--force", action="store_true", help="replace FILE even if this script did not write it")
     parser.add_argument("--most", type=float, default=0.15,
                         help="mean error above which the script exits with 1 (default: 0.15)")

@@ -1,11 +1,11 @@
-// The host's cost of scheduling: a decoder of 32 layers, 965 nodes with tiny tensors. The layers are divided between
-// CPU devices, or placed on one meta device. Results are verified, then calls are timed on the calling thread. Between
-// runs, the thread waits for the devices; this wait is not timed.
+// Times the work of the host thread for scheduling. The graph is a decoder of 32 layers: 965 nodes with tiny tensors.
+// CPU devices divide the layers, or one meta device runs all layers. First the results are verified, then calls are
+// timed on the calling thread. After each call, the thread waits for the devices; the time does not include this wait.
 //
-//   schedule   the decision alone
+//   schedule   only the decision
 //   first      a new graph: schedule, local graphs, plans
 //   cached     compute_async of a graph that is in the cache
-//   queueing   compute_async on the backend itself, without a scheduler (one device or meta device only)
+//   queueing   compute_async of the backend, without a scheduler (only for one device or one meta device)
 //
 //   sched_bench --benchmark_repetitions=5 --benchmark_report_aggregates_only
 #include <benchmark/benchmark.h>
@@ -54,10 +54,11 @@ int layer_of(const std::string& name) {
                                                 : kLayers - 1;
 }
 
-/// The model on some devices, and their backends.
+/// The decoder on some devices, with a backend for each device.
 class Loaded {
  public:
-  /// `devices` CPU devices divide the layers, or act as one meta device.
+  /// `devices`: number of CPU devices, which divide the layers. If `use_meta` is set, the devices act as one meta
+  /// device.
   Loaded(int devices, bool use_meta) : hparams_(hparams()) {
     cpu::configure(fmt::format("devices={},threads=1", devices));
     std::vector<Device*> cpus;
@@ -132,7 +133,7 @@ class Loaded {
   std::vector<std::unique_ptr<Backend>> backends_;
 };
 
-/// The logits of a plain CPU device.
+/// The logits of one CPU device without a meta device.
 std::vector<float> reference() {
   Loaded decoder(1, false);
   DecoderGraph graph = decoder.build();
@@ -152,7 +153,7 @@ std::string difference(const std::vector<float>& expected, const std::vector<flo
   return {};
 }
 
-/// Times the calling thread and reports the median, because other load on the machine affects a mean more.
+/// Times work of the calling thread and reports the median. Other load on the machine would affect a mean more.
 class Clock {
  public:
   explicit Clock(benchmark::State& state) : state_(state) {}

@@ -1,6 +1,6 @@
-// Encoding speed in bytes of text per second, for the vocabulary of each model in data/models and build/vocabularies
-// (scripts/reference/vocabularies.py). The texts are English (docs/*.md) and C++ (models/*/*.cpp). Verifies that
-// decoding restores the text.
+// Times encoding, in bytes of text per second. The vocabularies are in data/models and build/vocabularies
+// (scripts/reference/vocabularies.py). The texts are English (docs/*.md) and C++ (models/*/*.cpp). The benchmark
+// verifies that decoding restores the text.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace shoal::models {
 namespace {
 
-/// Files of the checkout, sorted by name.
+/// Files in a folder of the checkout, sorted by name.
 std::vector<std::filesystem::path> files_below(const char* name, const char* extension) {
   const std::filesystem::path folder = std::filesystem::path(SHOAL_SOURCE_DIR) / name;
   std::vector<std::filesystem::path> files;

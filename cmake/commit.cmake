@@ -1,11 +1,11 @@
-# Stores the commit from which the program is built in a generated source file, for `shoal bench`. Every build looks up
-# the commit, because a commit changes no build dependency. The generated file is compiled again only if the commit has
-# changed. CMakeLists.txt includes this script to define a target, which runs this script with -P to write the file.
+# Writes the commit of the checkout into a generated source file, for `shoal bench`. A new commit changes no build
+# dependency, so every build asks git for the commit. The generated file is compiled again only if the commit has
+# changed. CMakeLists.txt includes this script to define a target. The target runs this script with -P.
 if(CMAKE_SCRIPT_MODE_FILE)
   set(commit unknown)
   execute_process(COMMAND git -C ${SOURCE_DIR} describe --always --exclude * --abbrev=9 --dirty=+
                   OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
-  if("${failed}" STREQUAL "0" AND EXISTS ${SOURCE_DIR}/.git)  # not the commit of an enclosing project
+  if("${failed}" STREQUAL "0" AND EXISTS ${SOURCE_DIR}/.git)  # ignores the commit of an enclosing project
     set(commit "${found}")
   endif()
   file(CONFIGURE OUTPUT ${FILE} @ONLY CONTENT [[#include "tools/cli/text.h"

@@ -1,12 +1,12 @@
-# The CUDA plug-in, libshoal-cuda.so. It is built if nvcc is found (SHOAL_CUDA=AUTO), always (ON) or never (OFF). It
-# links CUDA's runtime statically and looks for the driver and NCCL when it is loaded. So it also loads on machines
-# without a driver or NCCL.
+# Builds the CUDA plug-in, libshoal-cuda.so. SHOAL_CUDA=AUTO builds the plug-in if nvcc is found, ON always, OFF never.
+# The plug-in links the CUDA runtime statically. It searches for the driver and NCCL when a program loads it. So the
+# plug-in also loads on machines without a driver or NCCL.
 set(SHOAL_CUDA AUTO CACHE STRING "Build the CUDA plug-in: AUTO (if nvcc is found), ON, OFF")
-option(SHOAL_CUDA_LINEINFO "Line numbers in kernels, for ncu and compute-sanitizer; doubles the plug-in's size" OFF)
+option(SHOAL_CUDA_LINEINFO "Add line numbers to kernels, for ncu and compute-sanitizer; doubles the plug-in's size" OFF)
 include(cmake/cuda_architectures.cmake)
 
-# Sources of the plug-in and of its emulated build in tests/cuda. They include the collectives, because a program need
-# not link the library of that folder.
+# Sources of the plug-in and of its emulated build in tests/cuda. The plug-in contains the collectives, because the
+# program that loads the plug-in may lack the library of that folder.
 file(GLOB_RECURSE shoal_cuda_sources CONFIGURE_DEPENDS
      ${PROJECT_SOURCE_DIR}/devices/cuda/*.cpp ${PROJECT_SOURCE_DIR}/devices/cuda/*.cu
      ${PROJECT_SOURCE_DIR}/collectives/*.cpp ${PROJECT_SOURCE_DIR}/collectives/*.cu)
@@ -16,13 +16,13 @@ if(SHOAL_CUDA STREQUAL "OFF" OR SHOAL_SANITIZE)
 endif()
 include(CheckLanguage)
 if(NOT CMAKE_CUDA_COMPILER)
-  unset(CMAKE_CUDA_COMPILER CACHE)  # check_language() would keep an earlier "not found"
+  unset(CMAKE_CUDA_COMPILER CACHE)  # otherwise check_language() uses an earlier "not found"
   find_program(SHOAL_NVCC nvcc HINTS /usr/local/cuda/bin ENV CUDA_PATH PATH_SUFFIXES bin)
   if(SHOAL_NVCC AND NOT DEFINED ENV{CUDACXX})
     set(ENV{CUDACXX} ${SHOAL_NVCC})
   endif()
 endif()
-set(CMAKE_CUDA_ARCHITECTURES 80)  # needed by CMake's check of the compiler
+set(CMAKE_CUDA_ARCHITECTURES 80)  # CMake's check of the compiler needs a value
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
   if(SHOAL_CUDA STREQUAL "ON")
@@ -35,15 +35,16 @@ find_package(CUDAToolkit REQUIRED)
 if(SHOAL_CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${SHOAL_CCACHE})
 endif()
-if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does not define it
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # older than CMake 3.26
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 
-# Kernels in *_wgmma.cu use instructions that only GPUs of compute capability 9.0 have. They are compiled for 90a
-# instead of 90. For other GPUs, these kernels are empty and unused. SHOAL_CUDA_WGMMA is defined if 90a is a target.
+# Only GPUs of compute capability 9.0 have the instructions of the kernels in *_wgmma.cu. nvcc compiles these kernels
+# for 90a instead of 90. For other GPUs, the kernels are empty and unused. SHOAL_CUDA_WGMMA is defined if 90a is
+# a target.
 shoal_choose_cuda_architectures(CMAKE_CUDA_ARCHITECTURES ${CMAKE_CUDA_COMPILER})
 set(shoal_wgmma_architectures ${CMAKE_CUDA_ARCHITECTURES})
 list(TRANSFORM shoal_wgmma_architectures REPLACE "^90-real$" "90a-real")
@@ -52,12 +53,12 @@ list(FILTER shoal_wgmma_sources INCLUDE REGEX "_wgmma\\.cu$")
 set(shoal_other_sources ${shoal_cuda_sources})
 list(REMOVE_ITEM shoal_other_sources ${shoal_wgmma_sources})
 
-# Objects of the plug-in. The tests in tests/cuda/gpu also link them, to use symbols that the plug-in hides.
+# Objects of the plug-in. The tests in tests/cuda/gpu also link these objects, because the plug-in hides its symbols.
 set(shoal_nvcc_options --expt-relaxed-constexpr --extended-lambda $<$<BOOL:${SHOAL_CUDA_LINEINFO}>:-lineinfo>)
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
   list(APPEND shoal_nvcc_options --compress-mode=size)
 else()
-  list(APPEND shoal_nvcc_options -Xfatbin=-compress-all)  # =size needs a newer driver than CUDA 12 does
+  list(APPEND shoal_nvcc_options -Xfatbin=-compress-all)  # --compress-mode=size needs a newer driver than CUDA 12
 endif()
 set(shoal_cuda_werror "")
 if(SHOAL_WERROR)

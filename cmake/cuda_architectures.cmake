@@ -1,12 +1,12 @@
-# Chooses the GPUs for which the CUDA plug-in is compiled. The plug-in contains only machine code, because with PTX the
-# driver could compile kernels for minutes at the first start. If the plug-in has no code for a GPU, the GPU is not
-# used, and the reason is reported (devices/cuda/architectures.h).
+# Selects the compute capabilities for which the CUDA plug-in is compiled. The plug-in contains no PTX. With PTX, the
+# driver could compile kernels for minutes at the first start. If the plug-in has no machine code for a GPU, the program
+# does not use the GPU and reports the reason (devices/cuda/architectures.h).
 set(SHOAL_CUDA_ARCHITECTURES "" CACHE STRING
     "Compute capabilities of the CUDA plug-in, such as 86 or 80;90; empty: the capabilities of this machine's GPUs")
 set(SHOAL_CUDA_WITHOUT_GPU "80;86;89;90;120" CACHE STRING
     "Compute capabilities if SHOAL_CUDA_ARCHITECTURES is empty and this machine has no GPU")
 
-# Sets `result` to the compute capabilities listed in `option`, without duplicates.
+# Sets `result` to the compute capabilities in the list `option`, without duplicates.
 function(shoal_capabilities_of result option)
   set(given "${${option}}")
   list(TRANSFORM given REPLACE "-real$" "")
@@ -20,8 +20,8 @@ function(shoal_capabilities_of result option)
   set(${result} "${given}" PARENT_SCOPE)
 endfunction()
 
-# Sets `result` to those capabilities of ${ARGN} for which `nvcc` can compile. For each other capability, prints a
-# message of the given severity.
+# Sets `result` to the compute capabilities in ${ARGN} for which `nvcc` can compile. Prints a message of severity
+# `severity` for each unsupported capability.
 function(shoal_known_to_nvcc result nvcc severity)
   execute_process(COMMAND ${nvcc} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
   set(kept "")
@@ -30,13 +30,14 @@ function(shoal_known_to_nvcc result nvcc severity)
       list(APPEND kept ${architecture})
     else()
       message(${severity} "${nvcc} cannot compile for compute capability ${architecture}, so the CUDA plug-in will not "
-                          "use such GPUs; a newer CUDA Toolkit can")
+                          "use such GPUs; install a newer CUDA Toolkit")
     endif()
   endforeach()
   set(${result} "${kept}" PARENT_SCOPE)
 endfunction()
 
-# Sets `result` to the compute capabilities of this machine's GPUs, without duplicates and without those below 8.0.
+# Sets `result` to the compute capabilities of the GPUs of this machine, without duplicates. Omits capabilities below
+# 8.0.
 function(shoal_capabilities_of_gpus result)
   set(gpus "")
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
@@ -49,7 +50,8 @@ function(shoal_capabilities_of_gpus result)
   set(${result} "${gpus}" PARENT_SCOPE)
 endfunction()
 
-# Warns of each GPU in `gpus` that cannot run code for any of ${ARGN}, by the rule of devices/cuda/architectures.h.
+# Warns about GPUs that cannot run the plug-in. `gpus`: compute capabilities of the GPUs. ${ARGN}: compute capabilities
+# of the plug-in. The rule is in devices/cuda/architectures.h.
 function(shoal_warn_of_gpus_without_code gpus)
   foreach(gpu ${gpus})
     set(has_code FALSE)
@@ -67,7 +69,7 @@ function(shoal_warn_of_gpus_without_code gpus)
   endforeach()
 endfunction()
 
-# Sets `result` to a list such as "86-real;90-real".
+# Sets `result` to the targets of the CUDA plug-in, such as "86-real;90-real".
 function(shoal_choose_cuda_architectures result nvcc)
   shoal_capabilities_of(chosen SHOAL_CUDA_ARCHITECTURES)
   shoal_capabilities_of_gpus(gpus)

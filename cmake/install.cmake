@@ -1,5 +1,5 @@
-# Installs the package, so that another project can call find_package(shoal) and link shoal::meta or shoal::models.
-# Headers are installed in include/shoal. They are included by their paths in this repository: #include "graph/graph.h".
+# Installs the package. Another project can then call find_package(shoal) and link shoal::meta or shoal::models. Headers
+# are installed in include/shoal. A project includes a header by its path in this repository: #include "graph/graph.h".
 include(CMakePackageConfigHelpers)
 
 set(shoal_root ${CMAKE_CURRENT_LIST_DIR}/..)
@@ -11,7 +11,7 @@ foreach(folder base graph devices processes collectives machine sched meta model
           PATTERN "*.def")
 endforeach()
 install(TARGETS shoal_plugin EXPORT shoal-targets)
-if(TARGET shoal_cuda)  # OPTIONAL: the plug-in does not exist if only the program was built (--target shoal)
+if(TARGET shoal_cuda)  # OPTIONAL: with --target shoal, the build makes no plug-in
   install(TARGETS shoal_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/shoal OPTIONAL)
 endif()
 if(TARGET shoal_mpi)

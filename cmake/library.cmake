@@ -1,8 +1,8 @@
-# One static library per folder. The include path of all folders is the repository root. A folder links only the
-# libraries listed as DEPENDS; scripts/check_layering.py checks that its includes follow the same order.
+# Makes one static library per folder. The include path of all folders is the repository root. A folder links only its
+# DEPENDS. scripts/check_layering.py checks that the includes of the folder follow the same order.
 
-# A build from scratch spends most of its time on headers, so eight files of a folder are compiled as one.
-# SHOAL_UNITY=OFF compiles each file separately, which is faster when one file changes repeatedly.
+# A full build spends most of its time on headers, so the compiler reads eight files of a folder as one.
+# SHOAL_UNITY=OFF compiles each file separately, which is faster if one file changes repeatedly.
 option(SHOAL_UNITY "Compile several files of a folder at a time" ON)
 function(shoal_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${SHOAL_UNITY} UNITY_BUILD_BATCH_SIZE 8)
@@ -16,7 +16,7 @@ function(shoal_library folder)
   if(NOT sources)
     return()
   endif()
-  # The op files of the CPU devices use the same function names, so a unity build cannot combine them.
+  # A unity build cannot combine the op files of the CPU devices, because they use the same function names.
   set(alike ${sources})
   list(FILTER alike INCLUDE REGEX "/devices/cpu/ops/")
   set_source_files_properties(${alike} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
@@ -25,7 +25,7 @@ function(shoal_library folder)
   add_library(shoal::${folder} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${folder})
   shoal_unity(${target})
-  target_compile_features(${target} PUBLIC cxx_std_20)  # PUBLIC, because projects that include the headers need it too
+  target_compile_features(${target} PUBLIC cxx_std_20)  # PUBLIC: the headers also need C++20
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/shoal>)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:shoal_flags>)
@@ -41,14 +41,14 @@ function(shoal_library folder)
   endforeach()
 endfunction()
 
-# Compiles the inner loops of the CPU devices once per instruction-set level, into the same library. SHOAL_ISA is the
-# namespace of a level. At start-up, the dispatcher chooses the table of functions of one level.
+# Compiles the inner loops of the CPU devices once per instruction-set level. All levels are in one library. SHOAL_ISA
+# is the namespace of a level. At start-up, the dispatcher selects the function table of one level.
 function(shoal_cpu_kernels folder)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/devices/cpu/kernels/*.cpp)
   set(flags_baseline "")
   set(flags_avx2 -mavx2 -mfma -mf16c -mbmi2)
   set(flags_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -mbmi2 -mprefer-vector-width=512)
-  # A few files also need AVX-512 VBMI and are compiled only for it (devices/cpu/isa.cpp).
+  # A few files need AVX-512 VBMI. These files are compiled only for the level avx512vbmi (devices/cpu/isa.cpp).
   set(flags_avx512vbmi ${flags_avx512} -mavx512vbmi)
   set(vbmi_sources ${sources})
   list(FILTER vbmi_sources INCLUDE REGEX "_vbmi\\.cpp$")
@@ -71,8 +71,8 @@ function(shoal_cpu_kernels folder)
     target_compile_definitions(${target} PRIVATE SHOAL_ISA=${level})
     target_compile_options(${target} PRIVATE ${flags_${level}} -O3 -fno-math-errno -fno-trapping-math
                                              -fopenmp-simd)
-    # -ffp-contract=off: products and sums are fused only where the code uses fma, so that every tile gives the same
-    # bits. -Wno-psabi: functions that pass vectors are called only within their file.
+    # -ffp-contract=off: the compiler fuses no products and sums, so all tiles give the same bits. The code calls fma
+    # explicitly. -Wno-psabi: a function with vector arguments is called only within its file.
     target_compile_options(${target} PRIVATE -ffp-contract=off -Wno-psabi)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(${target} PRIVATE shoal_flags fmt::fmt)
@@ -89,7 +89,7 @@ function(shoal_program folder)
   if(NOT main)
     return()
   endif()
-  # Everything except main() is a library, so that tests can call the commands.
+  # All sources except main.cpp are a library, so tests can call the commands.
   add_library(shoal_${folder} STATIC ${sources})
   shoal_unity(shoal_${folder})
   target_include_directories(shoal_${folder} PUBLIC ${PROJECT_SOURCE_DIR})

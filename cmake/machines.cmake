@@ -1,5 +1,6 @@
-# Compiles the files of data/machines into the library, so that a program needs no data files. A generated source file
-# contains their texts as constants, which machine/catalogue_data.h declares. It is written again when a file changes.
+# Compiles the files of data/machines into the library, so a program needs no data files. A generated source file
+# contains the texts of these files. machine/catalogue_data.h declares the texts as constants. A change of a data file
+# generates the source file again.
 foreach(name gpus hosts links)
   set(file ${PROJECT_SOURCE_DIR}/data/machines/${name}.json)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})

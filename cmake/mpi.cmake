@@ -1,12 +1,13 @@
-# The plug-in libshoal-mpi.so provides MPI to programs that run as several processes (processes/join.h). It is built if
-# MPI is found (SHOAL_MPI=AUTO), always (ON) or never (OFF). Nothing else links MPI.
+# Builds the plug-in libshoal-mpi.so, which provides MPI to programs with several processes (processes/join.h).
+# SHOAL_MPI=AUTO builds the plug-in if MPI is found, ON always, OFF never. Only this plug-in links MPI.
 set(SHOAL_MPI AUTO CACHE STRING "Build the MPI plug-in: AUTO (if MPI is found), ON, OFF")
 
 if(SHOAL_MPI STREQUAL "OFF")
   return()
 endif()
-# If there is a compiler wrapper but no headers or libraries (only openmpi-bin is installed), find_package() would fail.
-# It would also leave wrong paths in the cache, which would remain even after MPI is fully installed.
+# If only openmpi-bin is installed, MPI has a compiler wrapper but no headers or libraries. find_package() would then
+# fail and store wrong paths in the cache. The paths would stay wrong even after the full installation of MPI. So a
+# test program is compiled first.
 find_program(mpi_wrapper NAMES ${MPI_CXX_COMPILER} mpicxx NO_CACHE)
 if(mpi_wrapper)
   file(WRITE ${CMAKE_BINARY_DIR}/CMakeFiles/mpi_program.cpp "#include <mpi.h>\nint main() { return MPI_Finalize(); }\n")

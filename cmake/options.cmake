@@ -13,7 +13,8 @@ find_package(CLI11 REQUIRED)
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED)
 
-# Finds a library that has no CMake package: with pkg-config if possible, otherwise by its header and library file.
+# Finds a library that has no CMake package. Uses pkg-config if possible, otherwise searches for the header and the
+# library file.
 find_package(PkgConfig QUIET)
 function(shoal_find name module header library)
   add_library(shoal_found_${name} INTERFACE)
@@ -33,25 +34,26 @@ shoal_find(hwloc hwloc hwloc.h hwloc)
 shoal_find(pcre2-8 libpcre2-8 pcre2.h pcre2-8)
 shoal_find(edit libedit histedit.h edit)
 
-option(SHOAL_WERROR "Treat warnings as errors; use OFF for compilers with which this project is not tested" ON)
+option(SHOAL_WERROR "Treat warnings as errors; use OFF for untested compilers" ON)
 set(shoal_werror $<$<BOOL:${SHOAL_WERROR}>:-Werror>)
 add_library(shoal_flags INTERFACE)
 target_compile_options(shoal_flags INTERFACE -Wall -Wextra ${shoal_werror})
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # GCC 12 warns of overlapping copies inside `"text" + std::string` (GCC bug 105329).
+  # GCC 12 wrongly warns about overlapping copies in `"text" + std::string` (GCC bug 105329).
   target_compile_options(shoal_flags INTERFACE -Wno-restrict)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # GCC treats the files of a unity build as headers and warns of their unnamed namespaces.
+  # GCC treats the files of a unity build as headers and warns about unnamed namespaces in them.
   target_compile_options(shoal_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  # Clang warns of every `omp simd` loop that it does not vectorise; at low optimisation levels these are all loops.
+  # Clang warns about every `omp simd` loop that it does not vectorise. At low optimisation levels, it vectorises none.
   target_compile_options(shoal_flags INTERFACE -Wno-pass-failed)
 endif()
 if(SHOAL_SANITIZE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # With sanitizers GCC 12 warns that std::regex and AVX-512 intrinsics are uninitialised (GCC bugs 105562, 105593).
+    # With sanitizers, GCC 12 wrongly warns about uninitialised variables in std::regex and in AVX-512 intrinsics (GCC
+    # bugs 105562, 105593).
     target_compile_options(shoal_flags INTERFACE -Wno-maybe-uninitialized -Wno-uninitialized)
   endif()
   add_compile_options(-fsanitize=${SHOAL_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1)

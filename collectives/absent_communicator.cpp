@@ -14,7 +14,7 @@
 namespace shoal::collectives {
 namespace {
 
-/// The process that owns all members, or nullopt.
+/// The process that owns all members; nullopt if several processes own them.
 std::optional<int> only_process(std::span<Device* const> members, int own) {
   const int first = process_of(*members.front(), own);
   const bool is_one =
@@ -22,7 +22,7 @@ std::optional<int> only_process(std::span<Device* const> members, int own) {
   return is_one ? std::optional(first) : std::nullopt;
 }
 
-/// The traits received from other processes, keyed by the names of a mesh's devices.
+/// The communicator traits received from other processes. The key is the list of device names of the mesh.
 class SharedTraits {
  public:
   static SharedTraits& instance() {
@@ -104,7 +104,7 @@ void share_traits(ProcessGroup& group, std::span<const std::vector<Device*>> mes
     if (only_process(mesh, group.own()) != group.own()) continue;
     try {
       own[mesh_name(mesh, &group)] = to_json(communicator_for(mesh).describe(mesh, options));
-    } catch (const Error&) {  // planning reports the error to the user
+    } catch (const Error&) {  // this error is reported when the plan is made
     }
   }
   for (const std::string& text : group.gather(own.dump(), "communicators")) {

@@ -1,5 +1,5 @@
 // Communicators for meshes that another process owns entirely. This process queues no calls on these communicators, but
-// needs their traits: plans depend on the traits, and all processes must make the same plans.
+// needs their traits. Plans depend on the traits, and all processes must make the same plans.
 #pragma once
 
 #include <span>
@@ -10,16 +10,17 @@
 
 namespace shoal::collectives {
 
-/// Whether one process, other than this one, owns all members.
+/// Whether a single other process owns all members.
 bool are_absent(std::span<Device* const> members);
 
-/// A factory for meshes of absent members. Its communicators refuse all calls. The owner sends their traits
-/// (share_traits); if no traits have arrived, `guess` describes them. If Options::processes is set, all processes take
-/// part, so `guess` makes and describes the communicator.
+/// A factory of communicators for meshes whose members all belong to another process. These communicators refuse all
+/// calls. The process that owns a mesh sends the traits of its communicator (share_traits). Without received traits,
+/// the factory returns the traits of `guess`. If Options::processes is set, all processes take part in the
+/// communicator. In that case, `guess` makes and describes the communicator.
 CommunicatorFactory absent_factory(CommunicatorFactory guess);
 
-/// Each process broadcasts the communicator traits of its own meshes. `meshes` is the same in all processes.
-/// Collective. Throws CommError.
+/// Each process broadcasts the communicator traits of the meshes that it owns. Collective: all processes pass the same
+/// `meshes`. Throws CommError.
 void share_traits(ProcessGroup& group, std::span<const std::vector<Device*>> meshes, const Options& options);
 
 }  // namespace shoal::collectives

@@ -39,7 +39,7 @@ void check_options(const Options& options) {
   require<InvalidArgument>(options.timeout.count() > 0 && options.timeout <= std::chrono::hours(24),
                            "the time-out of collectives must be 1 ms to 1 day, got {} ms", options.timeout.count());
   require<InvalidArgument>(options.wire == DType::kF32 || options.wire == DType::kBF16,
-                           "the wire dtype of sums must be f32 or bf16, got dtype number {}",
+                           "sums must be sent as dtype f32 or bf16, got dtype number {}",
                            static_cast<int>(options.wire));
 }
 
@@ -83,8 +83,8 @@ void Communicator::describe_span(const FusedNorm& norm) {
 
 void Communicator::enqueue_fused(int rank, const FusedNorm& norm) {
   fail<InvalidArgument>(
-      "[all_reduce_norm {}] the communicator '{}' has no such call for rank {} of {}; see fused_limits()", norm.what,
-      name(), rank, size());
+      "[all_reduce_norm {}] the communicator '{}' does not support this call for rank {} of {}; see fused_limits()",
+      norm.what, name(), rank, size());
 }
 
 CommunicatorTraits Communicator::describe() const {
@@ -128,8 +128,8 @@ void Communicator::validate(int rank, const Call& call) const {
   require<InvalidArgument>(call.what != nullptr, "[{}] Call::what must not be null; use \"\" for no name",
                            name_of(call.kind));
   const CollectiveInfo& kind = info(call.kind);
-  require<InvalidArgument>(0 <= rank && rank < ranks, "[{} {}] no rank {} in a mesh of {}", kind.name, call.what, rank,
-                           ranks);
+  require<InvalidArgument>(0 <= rank && rank < ranks, "[{} {}] no rank {} in a mesh of {} ranks", kind.name, call.what,
+                           rank, ranks);
   require<InvalidArgument>(!kind.sums || is_summable(call.dtype),
                            "[{} {}] {} cannot be added; convert to f32, f16, bf16 or i32 first", kind.name, call.what,
                            name_of(call.dtype));
@@ -139,7 +139,7 @@ void Communicator::validate(int rank, const Call& call) const {
   validate_count(kind.name, call, call.count);
   for (int64_t count : call.counts) validate_count(kind.name, call, count);
   require<InvalidArgument>(!kind.has_root() || (0 <= call.root && call.root < ranks),
-                           "[{} {}] no root {} in a mesh of {}", kind.name, call.what, call.root, ranks);
+                           "[{} {}] no root {} in a mesh of {} ranks", kind.name, call.what, call.root, ranks);
   require<InvalidArgument>(call.in != nullptr || elements_in(rank, ranks, call) == 0,
                            "[{} {}] rank {} has elements to send but `in` is null", kind.name, call.what, rank);
   require<InvalidArgument>(call.out != nullptr || elements_out(rank, ranks, call) == 0,

@@ -27,10 +27,10 @@ class ProcessGroup;
 
 namespace shoal::collectives {
 
-/// One rank's side of a collective. Plain data. The Call, its counts and its text must stay valid until the rank's
-/// backend is synchronized, because enqueue() stores only the address of the Call. Counts are numbers of elements; they
-/// may be uneven or zero. For quantised types they are multiples of the block size. graph/collective.h defines the
-/// content of `in` and `out`, their overlap, and the allowed dtypes.
+/// The arguments of one rank for a collective. Plain data. The Call, its counts and its text must stay valid until the
+/// rank's backend is synchronized, because enqueue() stores only the address of the Call. Counts are numbers of
+/// elements. The counts of ranks may differ, and a count may be zero. Counts of quantised elements are multiples of the
+/// block size. graph/collective.h defines the content of `in` and `out`, their overlap, and the allowed dtypes.
 struct Call {
   Collective kind = Collective::kAllReduce;
   DType dtype = DType::kF32;
@@ -40,8 +40,8 @@ struct Call {
   std::span<const int64_t> counts = {};
   int root = 0;
   const char* what = "";  ///< tensor name for messages
-  uint64_t whole = 0;     ///< for a piece of a larger call: call_digest of the larger call, which must also agree on
-                          ///< all ranks
+  uint64_t whole = 0;     ///< if this call is a piece of a larger call: call_digest() of the larger call, equal on all
+                          ///< ranks
 
   Amounts amounts(int ranks) const { return {ranks, count, counts, root}; }
 };
@@ -49,18 +49,21 @@ struct Call {
 /// A hash of `count` and `counts`. Calls with different counts almost always have different digests.
 uint64_t call_digest(const Call& call);
 
-/// One rank's side of an all_reduce fused with the neighbouring ops of a decoder: sum = residual + all_reduce(in);
-/// normed = sum / sqrt(mean(sum^2) + epsilon) * weight. Rows are f32 without gaps. `in`, `residual`, `sum` and `normed`
-/// have rows * row elements; `weight` has `row` elements, and no queued work writes it. `sum` and `normed` may each be
-/// `in` or `residual`; no other overlap is allowed. `sum` may be null if it is not needed. Plain data, which must stay
-/// valid as long as a Call.
+/// The arguments of one rank for an all_reduce fused with the neighbouring ops of a decoder: sum = residual +
+/// all_reduce(in); normed = sum / sqrt(mean(sum^2) + epsilon) * weight.
 ///
-/// If there is only one row, the call may also compute `in`: it is then the result of `product`, a mul_mat with one
-/// column and weights of a dtype in FusedLimits::products. No other node reads this result, so it need not be stored.
+/// - Rows are f32 and contiguous. `in`, `residual`, `sum` and `normed` have rows * row elements.
+/// - `weight` has `row` elements. No queued work may write `weight`.
+/// - `sum` and `normed` may each be the same array as `in` or `residual`. No other overlap is allowed.
+/// - `sum` may be null if the caller does not need it.
+/// - If there is only one row, the call may also compute `in` as the result of `product`. `product` is a mul_mat with
+///   one column; FusedLimits::products lists the dtypes of its weights. No other node reads this result, so the call
+///   need not store it.
+/// - `column_forms` is the bit mask of additional forms (PassedForms of the rank's device) in which the column of
+///   `product` is available.
+/// - `normed_forms` is the bit mask of additional forms in which the call stores `normed` (only with one row).
 ///
-/// Forms are bit masks, as in the PassedForms of the rank's device. `column_forms`: additional forms in which the
-/// column of `product` is available. `normed_forms`: additional forms in which the call stores `normed` (only with one
-/// row).
+/// Plain data. Like a Call, a FusedNorm must stay valid until the rank's backend is synchronized.
 struct FusedNorm {
   const float* in = nullptr;
   const float* residual = nullptr;
@@ -75,12 +78,12 @@ struct FusedNorm {
   uint32_t column_forms = 0, normed_forms = 0;
 };
 
-/// Sizes up to which a communicator runs a FusedNorm as one call that is faster than separate calls. All sizes are zero
-/// if there are no such calls.
+/// The largest sizes for which one FusedNorm call is faster than separate calls. All sizes are zero if the communicator
+/// supports no fused calls.
 struct FusedLimits {
   int64_t row = 0;  ///< largest number of elements in one row
   int64_t rows = 0;
-  int64_t elements = 0;   ///< largest number of elements in all rows
+  int64_t elements = 0;   ///< largest number of elements in all rows together
   uint64_t products = 0;  ///< bit mask (1 << dtype) of the dtypes that the weights of `product` may have
   bool allow(int64_t row_length, int64_t row_count) const {
     return 0 < row_length && row_length <= row && row_count <= rows && row_length * row_count <= elements;
@@ -91,38 +94,40 @@ struct FusedLimits {
 
 /// The properties of a communicator that plans depend on.
 struct CommunicatorTraits {
-  std::vector<size_t> buffer_bytes;  ///< bytes of communication memory of each rank
+  std::vector<size_t> buffer_bytes;  ///< size in bytes of each rank's communication memory
   FusedLimits fused;
   bool operator==(const CommunicatorTraits&) const = default;
 };
 
-/// The time-out from SHOAL_COMM_TIMEOUT (seconds, 1 to 86400). The default of 120 s is longer than the work between two
-/// collectives in any healthy run. Throws InvalidArgument for other values.
+/// The time-out that SHOAL_COMM_TIMEOUT sets (seconds, 1 to 86400). The default is 120 s. In a healthy run, the work
+/// between two collectives takes less time than this default. Throws InvalidArgument for other values.
 std::chrono::milliseconds default_timeout();
 
-/// The implementation of collectives: "auto" (by size and topology), "host", "mpi", "p2p", "nccl" or "staged". Set by
-/// SHOAL_COMM; default "auto". Throws InvalidArgument for other values.
+/// The implementation of collectives that SHOAL_COMM selects: "auto", "host", "mpi", "p2p", "nccl" or "staged". The
+/// default "auto" chooses by size and topology. Throws InvalidArgument for other values.
 std::string default_implementation();
-/// `name`, or default_implementation() if it is empty.
+/// Returns `name`, or default_implementation() if `name` is empty.
 std::string implementation_or_default(std::string_view name);
-/// Throws InvalidArgument with the list of names if `name` is not one of them.
+/// Throws InvalidArgument for an unknown name. The message lists all known names.
 void check_implementation(std::string_view name);
 
-/// The dtype in which f32 sums are transferred, for implementations that support both (p2p): f32, or bf16, which halves
-/// the bytes but rounds each addend and the result. Set by SHOAL_COMM_WIRE; default f32. Throws InvalidArgument for
-/// other values.
+/// The dtype in which p2p transfers f32 sums. SHOAL_COMM_WIRE selects f32 (default) or bf16. bf16 halves the
+/// transferred bytes but rounds each addend and the result. Other implementations always transfer f32. Throws
+/// InvalidArgument for other values.
 DType default_wire();
 
 struct Options {
-  /// Longest wait of one rank for other ranks. Time during which the process was stopped does not count.
+  /// Longest wait of one rank for other ranks. The wait does not include time during which the operating system has
+  /// stopped the process.
   std::chrono::milliseconds timeout = default_timeout();
-  /// Time that a waiting rank spins before it parks. Ranks spin only if every rank can have its own core.
+  /// Time for which a waiting rank spins before it sleeps. Ranks spin only if every rank can have its own core.
   std::chrono::microseconds spin{50};
   std::string implementation = default_implementation();
   DType wire = default_wire();
   /// Overrides the thresholds measured for the mesh.
   std::optional<Thresholds> thresholds = {};
-  /// The processes that own the ranks (processes/remote_device.h maps ranks to processes); nullptr: only this process.
+  /// The processes that own the ranks (processes/remote_device.h maps ranks to processes). nullptr if this process owns
+  /// all ranks.
   ProcessGroup* processes = nullptr;
 };
 
@@ -135,20 +140,20 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual std::string_view name() const = 0;  ///< "host", "mpi", "p2p", "nccl", ...
   virtual int size() const = 0;
-  /// Text for users: the reason why the communicator is slower on these devices than users might expect; "" if there is
-  /// none.
+  /// Text for users: the reason why the communicator is slower on these devices than users might expect. Empty if there
+  /// is no such reason.
   virtual std::string remark() const { return {}; }
-  /// Queues the side of rank `rank` on its backend. Does not block or allocate. Throws InvalidArgument for an invalid
-  /// call (wrong number of counts, a dtype that cannot be summed).
+  /// Queues the call on the backend of `rank`. Does not block or allocate. Throws InvalidArgument for an invalid call
+  /// (wrong number of counts, a dtype that cannot be summed).
   virtual void enqueue(int rank, const Call& call) = 0;
-  /// Sizes that enqueue_fused() accepts.
+  /// The largest sizes that enqueue_fused() accepts.
   virtual FusedLimits fused_limits() const { return {}; }
   /// Like enqueue(), for a fused call within fused_limits(). Every rank must queue the call. Throws InvalidArgument.
   virtual void enqueue_fused(int rank, const FusedNorm& norm);
-  /// Fails every pending and later collective on every rank with `reason`. Thread-safe. A communicator that has failed
-  /// keeps its first message and cannot recover; make a new communicator to continue.
+  /// Fails every pending and later collective on every rank with `reason`. Thread-safe. A failed communicator reports
+  /// only its first failure and cannot recover; make a new communicator to continue.
   virtual void abort(std::string_view reason) = 0;
-  /// Whether backends may record calls (Backend::start_recording) and replay them. Every rank must replay them in the
+  /// Whether backends may record (Backend::start_recording) and replay calls. Every rank must replay the calls in the
   /// same order. True only if calls run entirely on the device.
   virtual bool can_be_recorded() const { return false; }
   /// Communication memory of one rank, in bytes.
@@ -158,11 +163,11 @@ class Communicator {
  protected:
   /// The checks that all implementations share. Throws InvalidArgument.
   void validate(int rank, const Call& call) const;
-  /// Sets the name of this thread's current trace span, if there is one.
+  /// Sets the name of this thread's current trace span. Does nothing if the thread has no span.
   static void describe_span(const Call& call);
   static void describe_span(const FusedNorm& norm);
-  /// Number of elements that `rank` of `ranks` reads from `in` (elements_in) and writes to `out` (elements_out) in a
-  /// valid call.
+  /// In a valid call, `rank` of `ranks` reads elements_in() elements from `in` and writes elements_out() elements to
+  /// `out`.
   static int64_t elements_in(int rank, int ranks, const Call& call) {
     return shoal::elements_in(call.kind, call.amounts(ranks), rank);
   }
@@ -174,8 +179,8 @@ class Communicator {
 /// The devices of the backends.
 std::vector<Device*> devices_of(std::span<Backend* const> backends);
 
-/// Makes a communicator over backends, one per rank. It also describes the traits of this communicator in advance, from
-/// the devices alone. Plans made without a communicator therefore match the communicator used later.
+/// Makes a communicator for backends, one per rank. A factory can also predict the traits of the communicator from the
+/// devices alone. Plans made before the communicator exists therefore match the later communicator.
 class CommunicatorFactory {
  public:
   using Make = std::function<std::unique_ptr<Communicator>(std::span<Backend* const> ranks, const Options& options)>;
@@ -199,23 +204,24 @@ class CommunicatorFactory {
   Describe describe_;
 };
 
-/// A communicator over backends that run host functions in stream order (CPU devices), one backend per rank; throws
-/// InvalidArgument for other backends. Synchronizes the backends. The backends must outlive the communicator, and must
-/// be synchronized before it is destroyed. After a CommError, synchronize all backends before freeing tensors.
-/// docs/collectives.md describes the algorithm, steps and bytes of each collective.
+/// A communicator for backends that run host functions in stream order (CPU devices), with one backend per rank. Throws
+/// InvalidArgument for other backends. Synchronizes the backends. The backends must outlive the communicator.
+/// Synchronize the backends before the communicator is destroyed. After a CommError, synchronize all backends before
+/// freeing tensors. docs/collectives.md describes the algorithm, steps and bytes of each collective.
 std::unique_ptr<Communicator> make_host_communicator(std::span<Backend* const> ranks, const Options& options = {});
 CommunicatorTraits describe_host_communicator(std::span<Device* const> devices, const Options& options = {});
 
-/// A communicator over any backends that run host functions in stream order, also of different families. Ranks whose
-/// memory the host cannot access (Backend::has_own_memory) send their data through pinned host memory, in pieces. The
-/// copies of one piece overlap with the exchange of another piece. This communicator is slower than the communicator of
-/// a single family. The backends must meet the conditions of make_host_communicator(). See docs/collectives.md.
+/// A communicator for backends that run host functions in stream order. The backends may belong to different families.
+/// If the host cannot access a rank's memory (Backend::has_own_memory), the rank sends its data in pieces through
+/// pinned host memory. The copies of one piece overlap with the exchange of another piece. A communicator for a single
+/// family is faster. The backends must meet the conditions of make_host_communicator(). See docs/collectives.md.
 std::unique_ptr<Communicator> make_staged_communicator(std::span<Backend* const> ranks, const Options& options = {});
 CommunicatorTraits describe_staged_communicator(std::span<Device* const> devices, const Options& options = {});
 
-/// A communicator over backends of all processes in Options::processes. The backends must run host functions in stream
-/// order, compute in host memory, and meet the conditions of make_host_communicator(). Ranks of one node exchange data
-/// in shared memory; nodes exchange messages. Collective. See docs/collectives.md.
+/// A communicator for backends of all processes in Options::processes. All processes must call this function. The
+/// backends must run host functions in stream order, compute in host memory, and meet the conditions of
+/// make_host_communicator(). Ranks of one node exchange data through shared memory. Ranks of different nodes exchange
+/// messages. See docs/collectives.md.
 std::unique_ptr<Communicator> make_mpi_communicator(std::span<Backend* const> ranks, const Options& options);
 CommunicatorTraits describe_mpi_communicator(std::span<Device* const> devices, const Options& options);
 

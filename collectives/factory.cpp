@@ -29,11 +29,11 @@ Choice choose(std::span<Device* const> devices, const Options& options) {
   const std::string first = common_name(*devices[0], options.processes);
   const bool are_several = options.processes != nullptr;
   require<InvalidArgument>(name != "p2p" && name != "nccl",
-                           "collectives by '{}' are for CUDA devices; use auto or staged for {} and the other devices",
+                           "collectives by '{}' are for CUDA devices, but the mesh contains {}; use auto or staged",
                            name, first);
   require<InvalidArgument>(name != "mpi" || are_several,
                            "collectives by 'mpi' are for devices of several processes, but this is the only process; "
-                           "start several (mpirun), or use auto or host");
+                           "start several processes (mpirun), or use auto or host");
   require<InvalidArgument>(
       name != "host" || !are_several,
       "collectives by 'host' are for devices of one process; use auto or mpi for {} and the other devices", first);
@@ -46,11 +46,12 @@ Choice choose(std::span<Device* const> devices, const Options& options) {
   return are_several ? Choice::kMpi : Choice::kHost;
 }
 
-/// The factory of the family to which all members belong; empty if there is none.
+/// The factory of the family to which all members belong. Empty if there is no such family or if the family offers no
+/// factory.
 CommunicatorFactory own_of(std::span<Device* const> members) {
   const std::string name = family_name(*members.front());
-  const BackendReg* family = nullptr;  // family of the local members; if none is local, the local family with the same
-                                       // name
+  const BackendReg* family = nullptr;  // family of the local members; if all members are remote, the family named
+                                       // `name` in this process
   for (Device* member : members) {
     if (family_name(*member) != name) return {};
     if (is_remote(*member)) continue;
@@ -82,7 +83,7 @@ CommunicatorFactory factory_here(std::span<Device* const> members) {
 
 CommunicatorFactory communicator_for(std::span<Device* const> members) {
   require<InvalidArgument>(!members.empty() && std::ranges::find(members, nullptr) == members.end(),
-                           "a communicator needs at least one device; none may be null");
+                           "a communicator needs at least one device; no device may be null");
   return are_absent(members) ? absent_factory(factory_here(members)) : factory_here(members);
 }
 

@@ -1,7 +1,8 @@
-// The communicator factory that a family offers for its backends, under the name functions::kCommunicatorFactory. The
-// family may come from a plug-in, which has its own copy of this folder. Therefore the program compares its class sizes
-// with the plug-in's before it passes any object, as devices/plugin.h does for the classes of devices. If only these
-// sizes differ, a program without meta devices can still use the plug-in's devices.
+// The communicator factory that a device family offers for its backends, under the name
+// functions::kCommunicatorFactory. The family may come from a plug-in, which has its own compiled copy of this folder.
+// Therefore the program compares its class sizes with the plug-in's class sizes before it passes any object.
+// devices/plugin.h does this for the classes of devices. If only the class sizes of this folder differ, a program
+// without meta devices can still use the plug-in's devices.
 #pragma once
 
 #include <span>
@@ -12,22 +13,22 @@
 
 namespace shoal::collectives {
 
-/// The sizes of the classes that the program and a plug-in share, as one number.
+/// One number computed from the sizes of all classes that the program and a plug-in share.
 constexpr uint64_t class_sizes() {
   return mixed_sizes({sizeof(Options), sizeof(Call), sizeof(FusedNorm), sizeof(Communicator),
                       sizeof(CommunicatorTraits), sizeof(CommunicatorFactory)});
 }
 
-/// Owned by the family. The first member is at the same place in every version. If its value is not the expected one,
-/// the program reads no other member.
+/// The family owns this object. `class_sizes` is at the same offset in every version. If its value differs from the
+/// program's value, the program reads no other member.
 struct FamilyFactory {
-  uint64_t class_sizes;  ///< class_sizes() as compiled into the family
+  uint64_t class_sizes;  ///< value of class_sizes() compiled into the family
   CommunicatorFactory make;
 };
 inline constexpr FunctionName<FamilyFactory*> kCommunicatorFactory{functions::kCommunicatorFactory};
 
-/// The factory that the family offers; empty if it offers none. Throws a DeviceError that names the plug-in if its
-/// class sizes differ.
+/// The factory of the family; empty if the family offers none. Throws a DeviceError that names the plug-in if the class
+/// sizes differ.
 CommunicatorFactory factory_of(const BackendReg& family);
 
 /// The factory for the members of a meta device, by the first rule that applies:

@@ -20,7 +20,7 @@ CacheFile own_file() {
   return cache_file(kVariable, "collectives.json");
 }
 
-/// The meshes in the file; an empty object if there are none.
+/// The value of "meshes" in the file. An empty object if the file is missing or not valid.
 nlohmann::json read_meshes() {
   const auto found = parse_json_or_nothing(read_cache_file(own_file()));
   const bool usable = found.is_object() && found.contains("version") && found["version"] == kVersion &&
@@ -38,7 +38,7 @@ std::string mesh_key(std::span<Device* const> ranks) {
   std::map<std::string, int> counts;
   for (const Device* rank : ranks) {
     std::string description = rank->description();
-    // Omits ", part N", so that all virtual devices of one GPU have the same description.
+    // Removes ", part N", so that all virtual devices of one GPU have the same description.
     if (const size_t part = description.rfind(", part "); part != std::string::npos) description.resize(part);
     ++counts[description];
   }

@@ -38,10 +38,10 @@ void unplace(Tensor& tensor) {
   tensor.data = nullptr;
 }
 
-/// Places a view at its base. If the base has moved since, places the view again.
+/// Places a view at the address of its base. If the base has moved since the last call, places the view again.
 void place_view(Tensor& view) {
   const Tensor& owner = *view.view_base;
-  if (owner.buffer == nullptr) return;  // check_sources reports this if a node needs the view
+  if (owner.buffer == nullptr) return;  // check_sources reports the unplaced base if a node needs the view
   if (view.buffer == owner.buffer && view.data == owner.data + view.view_offset) return;
   Buffer::place_view(view);
 }
@@ -74,7 +74,7 @@ std::vector<PlacedInput> placed_inputs(const GraphRange& range, const MemoryPlan
   std::vector<PlacedInput> inputs;
   for (const auto& [tensor, place] : plan.tensors) {
     if (!tensor->is_leaf()) continue;
-    // The first cut at or after this step. An empty segment and the next segment begin at the same step. The search
+    // Finds the first cut at or after `first_step`. If an empty segment and the next segment begin at the same step,
     // finds the empty segment's cut.
     const auto cut = std::lower_bound(cuts.begin(), cuts.end(), place.first_step) - cuts.begin();
     inputs.push_back({tensor->id, place.first_step <= range.begin ? 0 : static_cast<int>(cut) + 1});
@@ -126,9 +126,10 @@ StaticLayout layout_tensors(std::span<Tensor* const> tensors, const BufferType& 
     const size_t size = type.alloc_size(*tensor);
     const size_t padded = round_up(size, alignment);
     require<DeviceError>(size <= type.max_size(),
-                         "[{}] {} needs {}, which exceeds the largest allocation ({}): split it over more devices",
+                         "[{}] {} needs {}, more than the largest allocation ({}): split the tensor over more devices",
                          type.device().name(), describe(*tensor), format_bytes(size), format_bytes(type.max_size()));
-    // If rounding would push a chunk's only tensor past max_size, the chunk is not rounded and counts as full.
+    // If a chunk with a single tensor would exceed max_size() after rounding, the chunk's size is not rounded and the
+    // chunk counts as full.
     const bool fits = !layout.chunk_sizes.empty() && layout.chunk_sizes.back() % alignment == 0 &&
                       layout.chunk_sizes.back() <= type.max_size() &&
                       padded <= type.max_size() - layout.chunk_sizes.back();
@@ -150,7 +151,7 @@ std::unique_ptr<Buffer> BufferType::allocate_tensors(std::span<Tensor* const> te
       parts[static_cast<size_t>(placement.chunk)]->place(*tensors[placed], placement.offset);
     }
   } catch (...) {
-    // The tensor that failed was placed before the call and is left as it is.
+    // The tensor that caused the failure may have been placed before the call, so it stays placed.
     for (size_t i = 0; i < placed; ++i) unplace(*tensors[i]);
     throw;
   }
@@ -191,7 +192,7 @@ std::vector<std::shared_ptr<Buffer>> ComputeArena::take(std::span<const size_t> 
   buffers_.resize(std::max(buffers_.size(), sizes.size()));
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (buffers_[i] != nullptr && buffers_[i]->size() >= sizes[i]) continue;
-    buffers_[i].reset();  // before more memory is allocated
+    buffers_[i].reset();  // frees the old buffer before the arena allocates more memory
     buffers_[i] = allocate_part(sizes[i], *type_, Usage::kCompute);
   }
   return {buffers_.begin(), buffers_.begin() + static_cast<ptrdiff_t>(sizes.size())};
@@ -199,7 +200,7 @@ std::vector<std::shared_ptr<Buffer>> ComputeArena::take(std::span<const size_t> 
 
 ComputeArena& ComputeArena::member(size_t rank) {
   require<InvalidArgument>(rank < members_.size(),
-                           "the arena of {} has no member {}: make the arena for the backend that makes the plan",
+                           "the arena of {} has no member {}: create the arena for the backend of the plan",
                            type_->device().name(), rank);
   return members_[rank];
 }

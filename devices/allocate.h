@@ -1,5 +1,5 @@
-// Places persistent tensors, and the compute tensors of a graph, in buffers of one type. Uses several buffers if they
-// exceed the type's max_size. All or nothing: a failed call releases all of its memory.
+// Places persistent tensors, and the compute tensors of a graph, in buffers of one type. If the tensors exceed
+// max_size() of the type, several buffers are used. A call that fails frees all memory that it has allocated.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,15 @@
 
 namespace shoal {
 
-/// Offsets of consecutive tensors, with the type's alignment and max_size.
+/// Buffer sizes and offsets for consecutive tensors. The layout respects the alignment and max_size() of the buffer
+/// type.
 struct StaticLayout {
-  std::vector<size_t> chunk_sizes;      ///< bytes, rounded up to the alignment
-  std::vector<MemoryPlace> placements;  ///< one per tensor, in order
+  std::vector<size_t> chunk_sizes;      ///< bytes of each buffer, rounded up to the alignment
+  std::vector<MemoryPlace> placements;  ///< one placement per tensor, in the order of the tensors
   size_t total_bytes() const;
 };
-/// A pure function. `shoal plan` uses it to report sizes without allocating. Throws DeviceError if a tensor exceeds
-/// max_size.
+/// Computes the layout without allocating memory. For example, `shoal plan` uses the layout to report sizes. Throws
+/// DeviceError if a tensor exceeds max_size().
 StaticLayout layout_tensors(std::span<Tensor* const> tensors, const BufferType& type);
 
 /// Allocates and places the tensors that have no buffer yet (BufferType::allocate_tensors). Returns nullptr if all
@@ -26,25 +27,26 @@ StaticLayout layout_tensors(std::span<Tensor* const> tensors, const BufferType& 
 std::unique_ptr<Buffer> allocate_tensors(std::span<Tensor* const> tensors, BufferType& type, Usage usage);
 
 /// Memory-plan options for a device: its workspace sizes, and the alignment, alloc_size() and max_size() of its buffer
-/// type. The second overload uses another buffer type that the device can use.
+/// type. In the second overload, `type` replaces this buffer type. The device must be able to use `type`.
 MemoryPlanOptions memory_options(Device& device);
 MemoryPlanOptions memory_options(Device& device, const BufferType& type);
 
-/// Compute memory shared by the plans of one backend. Sharing works because a stream runs one plan at a time, and a
-/// plan's values are not needed after its run. Every plan starts at offset 0. A buffer that is too small is replaced by
-/// a larger one; plans that use the old buffer keep it alive. Used by one thread at a time.
+/// Compute memory shared by the plans of one backend. The plans can share memory because a stream runs one plan at a
+/// time, and the values of a plan are not needed after its run. Every plan starts at offset 0. A buffer that is too
+/// small is replaced by a larger buffer. Plans that use the old buffer keep it alive. An arena is not thread-safe.
 class ComputeArena {
  public:
   /// For a backend with members (Backend::members), this arena contains one arena per member. `type` replaces the
-  /// device's own buffer type. It may be given only for a backend without members, and only if the device can use it.
+  /// device's own buffer type. A caller may pass `type` only for a backend without members, and only if the device can
+  /// use `type`.
   explicit ComputeArena(Backend& backend, BufferType* type = nullptr);
   BufferType& type() const { return *type_; }
-  /// Returns buffers of at least these sizes.
+  /// Returns one buffer for each of `sizes`. Each buffer has at least this size.
   std::vector<std::shared_ptr<Buffer>> take(std::span<const size_t> sizes);
   ComputeArena& member(size_t rank);
   /// Total bytes of the current buffers of all members.
   size_t bytes() const;
-  /// Bytes of the current buffers of each member; a single value for a backend without members.
+  /// Bytes of the current buffers of each member. For a backend without members, the result is a single value.
   std::vector<size_t> bytes_per_member() const;
 
  private:
@@ -61,24 +63,24 @@ struct PlacedInput {
 /// Finds an input by number in a list sorted by number. Returns nullptr if the list does not contain it.
 const PlacedInput* find_placed(std::span<const PlacedInput> inputs, int number);
 
-/// Memory of one graph range: its own buffers, or buffers of an arena.
+/// Memory of one graph range. The range either has its own buffers or uses buffers of an arena.
 struct GraphBuffers {
   std::vector<std::shared_ptr<Buffer>> parts;
-  size_t bytes = 0;                      ///< needed by the range
-  std::vector<PlacedInput> inputs = {};  ///< placed in these buffers, ascending by number
+  size_t bytes = 0;                      ///< bytes that the range needs
+  std::vector<PlacedInput> inputs = {};  ///< inputs placed in these buffers, in ascending order of number
 };
 
-/// Plans and allocates memory for the compute tensors and inputs of a range that have no buffer yet. Sets the addresses
-/// of views, and adds the workspaces that nodes lack. The result has no parts if no tensor had to be placed. Uses only
-/// the cuts, shown nodes, late inputs, fused ranges and arena of the options. Throws InvalidArgument if a source from
-/// outside the range has no memory.
+/// Plans and allocates memory for those compute tensors and inputs of a range that have no buffer yet. Sets the
+/// addresses of views, and adds missing workspaces to nodes. `parts` of the result is empty if no tensor had to be
+/// placed. This function uses only the options cuts, shown, late, fused and arena. Throws InvalidArgument if a source
+/// from outside the range has no memory.
 GraphBuffers allocate_graph(const GraphRange& range, Device& device, const PlanOptions& options = {});
 
-/// Undoes allocate_graph. Must be called before `memory`, the result of allocate_graph, is freed. Unplaces the range's
-/// tensors and workspaces that are in `memory`, so that the graph can be planned again.
+/// Undoes allocate_graph. The caller must call this function before it frees `memory`, the result of allocate_graph.
+/// Unplaces the range's tensors and workspaces in `memory`, so that the graph can be planned again.
 void release_graph(const GraphRange& range, const GraphBuffers& memory);
 
-/// Claims a range of nodes for one plan, for the lifetime of this object (Graph::claim).
+/// Claims a range of nodes for one plan (Graph::claim). The claim ends when this object is destroyed.
 class GraphClaim {
  public:
   GraphClaim(const GraphRange& range, const Device& device);
@@ -93,8 +95,8 @@ class GraphClaim {
   std::weak_ptr<const void> life_;
 };
 
-/// The claim of a plan on its nodes and the memory from allocate_graph. The destructor releases both if the graph still
-/// exists. Throws InvalidArgument if another plan has claimed one of the nodes.
+/// The claim of a plan on its nodes, and the memory from allocate_graph. The destructor releases the claim and the
+/// memory if the graph still exists. Throws InvalidArgument if another plan has claimed one of the nodes.
 class GraphMemory {
  public:
   GraphMemory(const GraphRange& range, Device& device, const PlanOptions& options = {});
@@ -102,18 +104,18 @@ class GraphMemory {
   GraphMemory(const GraphMemory&) = delete;
   GraphMemory& operator=(const GraphMemory&) = delete;
   size_t bytes() const { return buffers_.bytes; }
-  /// See GraphPlan.
+  /// See GraphPlan::writable_from().
   int writable_from(const Tensor& input) const;
   const GraphRange& range() const { return claim_->range(); }
   /// Whether the plan can move to `graph`, which has the same topology. Returns false if a source from outside the
   /// range has no memory yet, or if a tensor that this object would place already has memory.
   bool can_move_to(const Graph& graph) const;
-  /// Moves to another graph of the same topology (Backend::update_plan). Its tensors get the addresses of the old
-  /// graph's tensors. The old graph may have been destroyed.
+  /// Moves to another graph of the same topology (Backend::update_plan). The new graph's tensors get the addresses of
+  /// the old graph's tensors. The old graph may already be destroyed.
   void move_to(Graph& graph);
 
  private:
-  /// Address of an input or node that is placed in `buffers_`.
+  /// Addresses of an input or node that is placed in `buffers_`.
   struct Place {
     Buffer* buffer;
     std::byte *data, *workspace;
@@ -123,7 +125,7 @@ class GraphMemory {
   std::unique_ptr<GraphClaim> claim_;
   GraphBuffers buffers_;
   int input_count_;                    ///< number of inputs of the graph
-  std::vector<Place> inputs_, nodes_;  ///< places of the inputs in `buffers_`, and of the nodes of the range
+  std::vector<Place> inputs_, nodes_;  ///< addresses of the graph's inputs in `buffers_`, and of the range's nodes
 };
 
 }  // namespace shoal

@@ -55,10 +55,10 @@ void Backend::copy_through(Stage& stage, const Tensor& src, Backend& to, Tensor&
   stage.in_use = false;
 }
 
-// Returns an idle staging buffer, which neither stream uses any more. The reading stream clears `in_use` after its
-// read, and that read has waited for the stream that fills the buffer.
+// Returns a staging buffer that neither stream uses. The reading stream clears `in_use` after its read, and it reads
+// only after the other stream has filled the buffer.
 Backend::Stage& Backend::take_stage(size_t bytes) {
-  constexpr int kKept = 2;  // number of idle buffers that are kept for later copies
+  constexpr int kKept = 2;  // number of idle buffers that stay allocated for later copies
   Stage* taken = nullptr;
   for (const auto& stage : stages_) {
     if (stage->in_use || stage->bytes.size() < bytes) continue;
@@ -78,16 +78,16 @@ Backend::Stage& Backend::take_stage(size_t bytes) {
 }
 
 void Backend::order_before(Backend& to) {
-  if (&to == this && members().empty()) return;  // a single stream is in order anyway
+  if (&to == this && members().empty()) return;  // work of a single stream is already in order
   queued_->record(*this);
   queued_->wait(to);
 }
 
 void Backend::check_owner(const GraphPlan& plan) const {
-  // The names are built only on failure, because a run must not allocate.
+  // A run must not allocate. So the names are built only on failure.
   if (!plan.has_backend()) fail<InvalidArgument>("[{}] the plan's backend was destroyed; make a new plan", name());
   if (&plan.backend() == this) return;
-  fail<InvalidArgument>("[{}] the plan was made by another backend, of {}; run it there", name(),
+  fail<InvalidArgument>("[{}] the plan was made by another backend ({}); run it on that backend", name(),
                         plan.backend().name());
 }
 
@@ -103,14 +103,14 @@ void Backend::check_options(const GraphRange& range, const PlanOptions& options)
   int before = range.begin;
   for (const int cut : options.cuts) {
     require<InvalidArgument>(cut > before && cut < range.end,
-                             "cuts of a plan must ascend inside ({}, {}), got {} after {}", range.begin, range.end, cut,
-                             before);
+                             "cuts of a plan must be ascending node numbers in ({}, {}), got {} after {}", range.begin,
+                             range.end, cut, before);
     before = cut;
   }
   for (const Tensor* node : options.shown) {
     const bool inside = node != nullptr && node->id >= range.begin && node->id < range.end &&
                         range.graph->nodes()[static_cast<size_t>(node->id)] == node;
-    require<InvalidArgument>(inside, "shown tensor {} is not one of the plan's nodes [{}, {})",
+    require<InvalidArgument>(inside, "PlanOptions::shown: {} is not one of the plan's nodes [{}, {})",
                              node != nullptr ? describe(*node) : "nothing", range.begin, range.end);
   }
   for (const Tensor* node : {options.before, static_cast<const Tensor*>(options.behind)}) {
@@ -135,7 +135,7 @@ void Backend::check_options(const GraphRange& range, const PlanOptions& options)
                              "late input {} names segment {}, but the plan has segments 0 to {}", describe(*late.input),
                              late.segment, options.cuts.size());
     require<InvalidArgument>(known.insert(late.input).second,
-                             "{} is listed twice as a late input; name only its first segment", describe(*late.input));
+                             "late input {} is listed twice; name only its first segment", describe(*late.input));
   }
 }
 
@@ -153,12 +153,12 @@ Status Backend::compute(Graph& graph) {
   });
 }
 
-// When `use` is destroyed, the owner's family may be unloaded, which removes the family's code. So the code that
+// After `use` is destroyed, the owner's family may be unloaded, and then its code no longer exists. So the code that
 // destroys `use` must not be part of that family.
 bool enqueue_for(const Device& owner, Backend& backend, std::function<void()> work) {
   struct Queued {
     FamilyUse use;
-    std::function<void()> work;  // destroyed before `use`
+    std::function<void()> work;  // declared after `use`, so destroyed before it
   };
   const auto run = [](void* object, const void*, bool) {
     const std::unique_ptr<Queued> queued(static_cast<Queued*>(object));
@@ -166,13 +166,14 @@ bool enqueue_for(const Device& owner, Backend& backend, std::function<void()> wo
   };
   std::unique_ptr<Queued> queued(new Queued{FamilyUse(owner), std::move(work)});
   if (!backend.enqueue({run, queued.get(), nullptr})) return false;
-  (void)queued.release();  // the task owns it now
+  (void)queued.release();  // the queued task now owns the object
   return true;
 }
 
 namespace {
 
-// Recording an event releases held work. A backend with members may outlive its device.
+// Records events on the stream of each member, which releases held work. A backend with members may outlive its device.
+// So only the members record events.
 void mark_queued(Backend& backend, std::vector<std::unique_ptr<Event>>& marks) {
   for (Backend* member : backend.members()) mark_queued(*member, marks);
   if (!backend.members().empty()) return;
@@ -184,8 +185,8 @@ void mark_queued(Backend& backend, std::vector<std::unique_ptr<Event>>& marks) {
 
 }  // namespace
 
-// Records events on all streams before it waits for any of the events, because one stream may wait for another stream
-// in a collective.
+// One stream may wait for another stream in a collective. So this function records events on all streams before it
+// waits for any of the events.
 void finish_queued(Backend& backend) {
   std::vector<std::unique_ptr<Event>> marks;
   mark_queued(backend, marks);

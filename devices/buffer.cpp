@@ -21,7 +21,7 @@ void check_range(std::string_view what, const Tensor& tensor, size_t offset, siz
                            offset, size, bytes);
 }
 
-/// Checks that a rectangle of bytes is inside the tensor, without overflow for absurd values.
+/// Checks that a rectangle of bytes is inside the tensor. The check does not overflow, even for huge values.
 void check_rows(std::string_view what, const Tensor& tensor, size_t host_stride, const Rows& rows) {
   if (rows.rows == 0 || rows.row_bytes == 0) return;
   const size_t bytes = tensor.bytes();
@@ -31,11 +31,11 @@ void check_rows(std::string_view what, const Tensor& tensor, size_t host_stride,
     inside = rows.stride <= room / (rows.rows - 1);
   }
   require<InvalidArgument>(inside,
-                           "[{} {}] {} rows of {} bytes, {} apart from byte {} on, exceed the tensor's {} bytes", what,
+                           "[{} {}] {} rows of {} bytes (stride {}, first byte {}) exceed the tensor's {} bytes", what,
                            tensor.name, rows.rows, rows.row_bytes, rows.stride, rows.offset, bytes);
   require<InvalidArgument>(rows.rows == 1 || (host_stride >= rows.row_bytes && rows.stride >= rows.row_bytes),
-                           "[{} {}] rows of {} bytes overlap: {} bytes apart in the tensor, {} in host memory", what,
-                           tensor.name, rows.row_bytes, rows.stride, host_stride);
+                           "[{} {}] rows of {} bytes overlap: their stride is {} in the tensor and {} in host memory",
+                           what, tensor.name, rows.row_bytes, rows.stride, host_stride);
 }
 
 Buffer& buffer_of(std::string_view what, const Tensor& tensor) {
@@ -53,7 +53,7 @@ void check_holds(std::string_view what, const Buffer& buffer, const Tensor& tens
                            "[{} {}] the tensor is placed in another buffer", what, tensor.name);
 }
 
-/// A pool with a BufferLife for each existing buffer.
+/// A pool that contains a BufferLife for each existing buffer.
 class LifePool {
  public:
   static LifePool& instance() {
@@ -75,7 +75,7 @@ class LifePool {
     const std::lock_guard lock(mutex_);
     free_.push_back(&life);
   }
-  /// Invalidates all references to the buffer and waits for its holders.
+  /// Invalidates all references to the buffer and waits until no work holds the buffer.
   void advance(BufferLife& life) noexcept {
     life.generation = ++generations_;
     while (life.holds != 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -152,7 +152,7 @@ void Buffer::reset() {
   do_reset();
 }
 
-// If the buffer refuses the tensor, the tensor keeps its previous state.
+// If init_tensor throws, the tensor keeps its previous state.
 void Buffer::attach(Tensor& tensor, std::byte* data) {
   const auto before = std::pair(tensor.buffer, tensor.data);
   tensor.buffer = this;
@@ -187,7 +187,7 @@ void Buffer::place_view(Tensor& view) {
   Buffer& buffer = buffer_of("place", owner);
   const size_t bytes = owner.bytes();
   require<InvalidArgument>(view.empty() || (view.view_offset <= bytes && view.span_bytes() <= bytes - view.view_offset),
-                           "[place {}] the view reaches from byte {} over {} bytes, past the {} bytes of {}", view.name,
+                           "[place {}] the view at offset {} has {} bytes and exceeds the {} bytes of {}", view.name,
                            view.view_offset, view.span_bytes(), bytes, owner.name);
   buffer.attach(view, owner.data + view.view_offset);
 }
@@ -197,7 +197,7 @@ void Buffer::alias(Tensor& tensor, const Tensor& placed) {
   require<InvalidArgument>(tensor.buffer == nullptr, "[alias {}] the tensor is placed already", tensor.name);
   require<InvalidArgument>(
       tensor.dtype == placed.dtype && same_shape(tensor, placed) && tensor.strides == placed.strides,
-      "[alias {}] {} cannot be another name of {}", tensor.name, describe(tensor), describe(placed));
+      "[alias {}] {} cannot be an alias of {}", tensor.name, describe(tensor), describe(placed));
   placed.buffer->do_alias(tensor, placed);
   placed.buffer->register_tensor(tensor, true);
 }
@@ -207,7 +207,7 @@ void Buffer::unplace(Tensor& tensor) {
   Buffer& buffer = *tensor.buffer;
   buffer.do_unplace(tensor);
   const bool is_name = tensor.is_view() || buffer.usage() == Usage::kCompute || tensor.placement.is_alias();
-  if (!is_name) LifePool::instance().advance(buffer.life_);  // plans that read the tensor must not run any more
+  if (!is_name) LifePool::instance().advance(buffer.life_);  // prevents later runs of plans that read the tensor
   tensor.placement.leave();
   tensor.buffer = nullptr;
   tensor.data = nullptr;
@@ -243,8 +243,9 @@ void Buffer::fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& 
 }
 
 void Buffer::do_fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read) {
-  constexpr size_t kMost = size_t{8} << 20;   // larger than a loader's pieces, except slices of wide experts
-  thread_local std::vector<std::byte> stage;  // reused, because a thread usually fills many pieces
+  constexpr size_t kMost = size_t{8} << 20;   // larger than every piece that a loader reads, except slices of wide
+                                              // experts
+  thread_local std::vector<std::byte> stage;  // a thread usually fills many pieces and reuses this buffer
   stage.resize(std::max(stage.size(), std::min(size, kMost)));
   for (size_t done = 0; done < size;) {
     const size_t part = std::min(size - done, stage.size());
@@ -317,7 +318,7 @@ void tensor_copy(const Tensor& src, Tensor& dst) {
   Buffer& to = buffer_of("copy", dst);
   if (&src == &dst || src.empty()) return;
   if (src.is_contiguous() && dst.is_contiguous() && (to.copy_tensor(src, dst) || from.copy_to(src, dst))) return;
-  constexpr size_t kStage = size_t{16} << 20;  // limits host memory for large tensors
+  constexpr size_t kStage = size_t{16} << 20;  // limits the host memory that a copy of a large tensor needs
   const size_t bytes = src.bytes();
   std::vector<std::byte> stage(std::min(bytes, kStage));
   for (size_t done = 0; done < bytes; done += stage.size()) {

@@ -1,6 +1,7 @@
 // Detects whether a buffer still exists and still contains its placed tensors. Plans and queued work may outlive their
-// buffers: they ask a BufferRef, which never touches the buffer. Work in a buffer's memory holds the buffer, and the
-// buffer waits for all holds before it is destroyed or reset. Thread-safe. Nothing here locks, searches or allocates.
+// buffers. So they ask a BufferRef, which never accesses the buffer. Work that uses a buffer's memory holds the buffer.
+// The destruction or reset of a buffer waits until all holds are released. Thread-safe. No function here locks,
+// searches or allocates.
 #pragma once
 
 #include <atomic>
@@ -8,20 +9,21 @@
 
 namespace shoal {
 
-/// The state that a BufferRef refers to. It comes from a pool and is never freed, so a reference is always valid. Later
-/// buffers reuse the state. Every run writes to the states of its buffers, so each state has its own cache line.
+/// The state that a BufferRef refers to. A state comes from a pool and is never freed, so a reference is always valid.
+/// New buffers reuse the states of destroyed buffers. Every run writes to the states of its buffers. So each state has
+/// its own cache line.
 struct alignas(64) BufferLife {
-  std::atomic<uint64_t> generation{0};  ///< unique for each buffer, and new after each reset
+  std::atomic<uint64_t> generation{0};  ///< unique for each buffer, and changed by each reset
   std::atomic<int> holds{0};
 };
 
-/// A reference to one generation of a buffer. Copyable.
+/// A copyable reference to one generation of a buffer.
 class BufferRef {
  public:
   explicit BufferRef(BufferLife& life) : life_(&life), generation_(life.generation) {}
   bool operator==(const BufferRef&) const = default;
   bool is_there() const { return life_->generation.load(std::memory_order_acquire) == generation_; }
-  /// Returns false and holds nothing if the buffer was freed or reset.
+  /// If the buffer was freed or reset, returns false and does not hold the buffer.
   bool hold() const {
     life_->holds.fetch_add(1);
     if (life_->generation.load() == generation_) return true;

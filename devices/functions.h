@@ -1,11 +1,11 @@
-// Optional functions of a family, found by name, for abilities that only some families have. A family returns untyped
-// pointers (BackendReg::function), because a plug-in may offer functions unknown to this header. A FunctionName carries
-// the type, so that the signature cannot be confused.
+// Optional functions of a family, found by name. They provide abilities that only some families have. A family returns
+// untyped pointers (BackendReg::function), because a plug-in may offer functions unknown to this header. A FunctionName
+// also contains the function's type, so that callers cannot use a wrong signature.
 //
 //   if (const auto set_threads = find_function(device.reg(), functions::kSetThreads)) set_threads(*backend, 4);
 //
-// The name "communicator_factory" is defined elsewhere (collectives/factory.h). A meta device uses this function to
-// connect backends that all belong to the family.
+// collectives/factory.h defines one more name, "communicator_factory". A meta device uses this function to connect
+// backends that all belong to the family.
 #pragma once
 
 #include <chrono>
@@ -34,41 +34,43 @@ struct Feature {
 };
 
 /// Sets the number of threads of a backend. Waits for queued work and throws its failure. Drops cached plans, which are
-/// compiled again when needed. Other plans still run, with at most the number of threads that they were made for.
+/// compiled again when needed. Plans outside the cache still run, with at most the number of threads for which they
+/// were made.
 using SetThreads = void (*)(Backend& backend, int threads);
 inline constexpr FunctionName<SetThreads> kSetThreads{"set_threads"};
 
-/// Buffer types of a device other than Device::buffer_type and host_buffer_type.
+/// Buffer types of a device in addition to Device::buffer_type and Device::host_buffer_type.
 using ExtraBufferTypes = std::vector<BufferType*> (*)(Device& device);
 inline constexpr FunctionName<ExtraBufferTypes> kExtraBufferTypes{"extra_buffer_types"};
 
-/// Cancels the work queued so far on the backend. A graph that is running stops at its next node, and the first
-/// unfinished item fails with CommError(reason). Callable from any thread; does not wait.
+/// Cancels the work queued so far on the backend. A running graph stops at its next node, and the first unfinished item
+/// fails with CommError(reason). Any thread may call this function, which does not wait.
 using Cancel = void (*)(Backend& backend, std::string_view reason);
 inline constexpr FunctionName<Cancel> kCancel{"cancel"};
 
 /// State of a backend.
 /// - kNone: all queued work has ended, with or without failure.
 /// - kWaits: the backend waits for a stream of its own family (CUDA devices cannot detect this).
-/// - kWorks: any other state, including waits for other families and for ranks of a collective.
+/// - kWorks: any other state, which includes waits for other families and for ranks of a collective.
 enum class Activity : uint8_t { kNone, kWaits, kWorks };
 struct QueueState {
   Activity activity;
-  uint64_t ended;  ///< number of items that have ended since the backend was made; for CUDA devices, number of launched
-                   ///< items
+  uint64_t ended;  ///< number of items that have ended since the backend was made; CUDA devices count launched items
+                   ///< instead
 };
-/// Waits at most `time` for everything queued on the backend and returns the backend's state. Failures remain stored
-/// for synchronize().
+/// Waits at most `time` until all work queued on the backend has ended. Returns the backend's state. Failures remain
+/// stored for synchronize().
 using WaitForQueued = QueueState (*)(Backend& backend, std::chrono::nanoseconds time);
 inline constexpr FunctionName<WaitForQueued> kWaitForQueued{"wait_for_queued"};
 
-/// Build options of the family and the features of this machine that it uses, for listings.
+/// Build options of the family, and the features of this machine that the family uses. Programs use this list in
+/// listings and messages.
 using Features = std::vector<Feature> (*)();
 inline constexpr FunctionName<Features> kFeatures{"features"};
 
-/// Buffer type that divides the rows (axis 1) of a weight among the devices by shares. Shares 1, 3 give a quarter and
-/// three quarters. Owned by the family; equal arguments give the same type. Throws InvalidArgument unless there is one
-/// share per device.
+/// Buffer type that divides the rows (axis 1) of a weight among the devices in proportion to `shares`. Shares 1 and 3
+/// give a quarter of the rows to the first device and three quarters to the second. The family owns the type. Calls
+/// with equal arguments return the same type. Throws InvalidArgument unless there is one share per device.
 using SplitBufferType = BufferType& (*)(std::span<Device* const> devices, std::span<const double> shares);
 inline constexpr FunctionName<SplitBufferType> kSplitBufferType{"split_buffer_type"};
 
@@ -91,7 +93,7 @@ struct FunctionEntry {
   void* function;
 };
 
-/// Implements BackendReg::function for a family with a table.
+/// Implements BackendReg::function for a family that has a table of functions.
 inline void* find_in(std::span<const FunctionEntry> table, std::string_view name) {
   for (const FunctionEntry& entry : table) {
     if (entry.name == name) return entry.function;

@@ -28,8 +28,8 @@ void GraphPlan::note_memory(const GraphRange& range) {
 
 void GraphPlan::fail_without(const Memory& memory) const {
   fail<InvalidArgument>(
-      "[{}] the buffer of {} was freed or reset after the plan was made, or one of its tensors was unplaced; place the "
-      "tensor again and make a new plan",
+      "[{}] after the plan was made, the buffer of {} was freed or reset, or a tensor in this buffer was unplaced; "
+      "place the tensor again and make a new plan",
       has_backend() ? backend_.name() : "plan", memory.tensor);
 }
 

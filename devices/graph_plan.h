@@ -1,4 +1,4 @@
-// GraphPlan is a range of a graph, compiled for one backend. This header also contains plan options and recordings of
+// GraphPlan is a range of a graph, compiled for one backend. This header also declares plan options and recordings of
 // runs.
 #pragma once
 
@@ -16,53 +16,55 @@ namespace shoal {
 class Backend;
 class ComputeArena;
 
-/// A backend's plan that was made in advance, before the graph had memory.
+/// A backend's plan that was made before the graph had memory.
 struct PreparedPlan {
   virtual ~PreparedPlan() = default;
 };
 
 /// Options for making a plan.
 ///
-/// With cuts {4, 9} a range of 12 nodes has three segments, [0, 4), [4, 9) and [9, 12), which are queued one by one.
-/// Between two segments, other backends may read the shown nodes and write late inputs.
+/// Example: a range of 12 nodes with cuts {4, 9} has the segments [0, 4), [4, 9) and [9, 12). A caller can queue each
+/// segment separately. Between two segments, other backends may read the nodes in `shown` and write the inputs in
+/// `late`.
 struct PlanOptions {
-  /// Nodes before which a run may pause: indices inside the range, ascending, without the first node of the range.
+  /// Indices of the nodes before which a run may pause, in ascending order. The nodes are inside the range. The first
+  /// node of the range is not allowed.
   std::vector<int> cuts = {};
-  /// Nodes of the range that other backends read at the first cut after the node, or at the end of the range. Their
-  /// values stay valid until then.
+  /// Nodes of the range that other backends read. They read a node at the first cut after the node, or at the end of
+  /// the range. The values of the node stay valid until then.
   std::vector<const Tensor*> shown = {};
-  /// Inputs that are written before a certain segment instead of before the run.
+  /// Inputs that are written during the run, before a certain segment.
   std::vector<LateInput> late = {};
-  /// Ranges of nodes that run fused (see MemoryPlanOptions). They affect only memory: the caller ensures that each
-  /// range runs as one.
+  /// Ranges of nodes that run fused (see MemoryPlanOptions). They affect only the use of memory. The caller ensures
+  /// that each range runs as one operation.
   std::vector<NodeRange> fused = {};
-  /// Source of compute memory; nullptr allocates memory for this plan alone. With an arena, the values of inputs and
+  /// Source of compute memory. With nullptr, the plan allocates its own memory. With an arena, the values of inputs and
   /// nodes are valid until another plan of the arena runs. The arena must outlive the plan.
   ComputeArena* arena = nullptr;
   /// Neighbours of the range in fused collective calls (FusedNorm in collectives/). `before` is the last node of the
-  /// call directly before the range. `behind` is the product that starts the call directly after the range. nullptr if
-  /// there is no such call. See PassedForms.
+  /// call directly before the range. `behind` is the product that starts the call directly after the range. A pointer
+  /// is nullptr if there is no such call. See PassedForms.
   const Tensor* before = nullptr;
   Tensor* behind = nullptr;
-  /// Label of the plan's runs in traces, shown before the node numbers: "step 3".
+  /// Label of the plan's runs in traces, such as "step 3". Traces print it before the node numbers.
   std::string label = {};
   /// A plan that was made in advance for the same range, cuts, shown nodes and late inputs; nullptr if there is none. A
-  /// backend may take the contents of this plan instead of planning the range again. Backends that make other kinds of
-  /// plans ignore it. Making a plan throws InvalidArgument if the contents were already taken.
+  /// backend may take the contents of this plan and then need not plan the range again. A backend ignores a prepared
+  /// plan of another class. If the contents were already taken, making a plan throws InvalidArgument.
   PreparedPlan* prepared = nullptr;
 };
 
-/// A plan and its neighbours pass columns to each other. These bits list the forms of a column that are passed in
-/// addition to its plain values. The device defines the bits. Every run of the plan reads the forms of `before` and
-/// writes the forms of `behind`.
+/// A plan and its neighbours pass columns to each other, for example in quantized form. The bits of this struct list
+/// the forms of a column that are passed in addition to its plain values. The device defines the bits. Every run of the
+/// plan reads the forms in `before` and writes the forms in `behind`.
 struct PassedForms {
   uint32_t before = 0;  ///< forms of the column from PlanOptions::before
   uint32_t behind = 0;  ///< forms of the column that PlanOptions::behind multiplies
 };
 
-/// A graph range compiled for one backend: everything that does not change between runs is resolved. Owns the memory
-/// that it allocated. It may outlive its backend, its graph and its sources, but cannot run without them. The caller
-/// ensures that the graph exists during a run; a missing backend or source is detected.
+/// A graph range compiled for one backend. The plan contains everything that does not change between runs. The plan
+/// owns the memory that it allocated. It may outlive its backend, its graph and its sources, but cannot run without
+/// them. The caller ensures that the graph exists during a run. A run detects a missing backend or source.
 class GraphPlan {
  public:
   explicit GraphPlan(Backend& backend);
@@ -72,19 +74,20 @@ class GraphPlan {
   Backend& backend() const { return backend_; }
   /// Whether the backend exists. A backend is destroyed only after all its queued work is done.
   bool has_backend() const { return !life_.expired(); }
-  /// Compute memory of this plan on its device or devices, in bytes.
+  /// Bytes of compute memory of this plan, summed over its devices.
   virtual size_t allocated_bytes() const = 0;
-  /// Number of parts in which a run can be queued: number of cuts + 1.
+  /// Number of segments, each of which can be queued separately. It is the number of cuts + 1.
   virtual int segments() const { return 1; }
-  /// The first segment before which the caller may write an input of the graph, on every device that has a copy of the
-  /// input. Until that segment, other tensors use the input's memory. 0 for all inputs except late ones.
+  /// The earliest segment before which the caller may write an input of the graph. Before this segment, other tensors
+  /// use the input's memory. The result applies to every device that has a copy of the input. The result is 0 except
+  /// for late inputs.
   virtual int writable_from(const Tensor& input) const {
     (void)input;
     return 0;
   }
   virtual PassedForms passed_forms() const { return {}; }
-  /// Throws InvalidArgument, naming a tensor, if a weight, cache or input that was placed before the plan was made has
-  /// lost its memory.
+  /// Checks the weights, caches and inputs that were placed before the plan was made. If one of these tensors has lost
+  /// its memory, throws InvalidArgument that names a tensor in the lost memory.
   void check_memory() const {
     for (const Memory& memory : reads_) {
       if (!memory.buffer.is_there()) fail_without(memory);
@@ -92,8 +95,8 @@ class GraphPlan {
   }
 
  protected:
-  /// Records the buffers that the range reads. Called by constructors, after everything is placed, and by
-  /// Backend::update_plan.
+  /// Records the buffers that the range reads. Constructors call this function after all tensors are placed.
+  /// Backend::update_plan also calls it.
   void note_memory(const GraphRange& range);
 
  private:
@@ -109,8 +112,8 @@ class GraphPlan {
   std::vector<Memory> reads_;
 };
 
-/// Holds the buffers that a plan reads (GraphPlan::check_memory) while it runs. Throws InvalidArgument if a buffer was
-/// freed or reset.
+/// Holds the buffers that a plan reads (GraphPlan::check_memory) during a run of the plan. Throws InvalidArgument if a
+/// buffer was freed or reset.
 class HeldMemory {
  public:
   explicit HeldMemory(const GraphPlan& plan);
@@ -124,8 +127,9 @@ class HeldMemory {
   const GraphPlan& plan_;
 };
 
-/// Work of one backend, recorded between start_recording() and stop_recording(): plans, and collectives among backends
-/// that are all recording. It refers to the plans and tensors, which must outlive it.
+/// Work of one backend, recorded between start_recording() and stop_recording(). The work consists of plans, and of
+/// collectives among backends that are all recording. A recording refers to its plans and tensors, which must outlive
+/// the recording.
 class Recording {
  public:
   virtual ~Recording() = default;

@@ -23,7 +23,7 @@ class HeapBuffer final : public HostBuffer {
 
 std::unique_ptr<Buffer> heap_buffer(BufferType& type, size_t size) {
   void* data = ::operator new (size, std::align_val_t{type.alignment()}, std::nothrow);
-  require<OutOfMemory>(data != nullptr, "the system refused {} of host memory", format_bytes(size));
+  require<OutOfMemory>(data != nullptr, "the system refused to allocate {} of host memory", format_bytes(size));
   return std::make_unique<HeapBuffer>(type, static_cast<std::byte*>(data), size);
 }
 
@@ -63,7 +63,7 @@ void HostBuffer::do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t 
 
 std::unique_ptr<Buffer> allocate_host_buffer(BufferType& type, size_t size) {
   const size_t free = type.device().memory().free;
-  require<OutOfMemory>(size <= free, "[{}] out of memory: {} asked for, {} free: use more devices, or a smaller share",
+  require<OutOfMemory>(size <= free, "[{}] out of memory: {} requested, {} free: use more devices, or a smaller share",
                        type.device().name(), format_bytes(size), format_bytes(free));
   return heap_buffer(type, size);
 }

@@ -1,6 +1,6 @@
-// Buffers whose bytes this process can address. CPU devices use them, and also devices that compute in host memory
-// without exposing it (BufferType::is_host is false). Other host buffers hold copies that are in flight between
-// devices. Thread safety is as in devices/buffer.h.
+// Buffers whose bytes this process can address. CPU devices use them. Devices that compute in host memory without
+// exposing it (BufferType::is_host is false) also use them. Host buffers also stage copies between devices. Thread
+// safety is as in devices/buffer.h.
 #pragma once
 
 #include <memory>
@@ -9,13 +9,13 @@
 
 namespace shoal {
 
-/// Subclasses free the bytes.
+/// Subclasses must free the bytes.
 class HostBuffer : public Buffer {
  public:
   HostBuffer(BufferType& type, std::byte* data, size_t size) : Buffer(type, size), data_(data) {}
 
   std::byte* base() const override { return data_; }
-  /// Copies directly if both buffer types are plain host memory.
+  /// Copies directly if both buffers are plain host memory.
   bool copy_tensor(const Tensor& src, Tensor& dst) override;
   void clear(uint8_t value) override;
 
@@ -28,11 +28,11 @@ class HostBuffer : public Buffer {
   std::byte* data_;
 };
 
-/// Allocates process memory with the type's alignment. Throws OutOfMemory, naming the device, if the size exceeds the
-/// free bytes of Device::memory.
+/// Allocates process memory with the type's alignment. If the size exceeds the free bytes of Device::memory, throws
+/// OutOfMemory that names the device.
 std::unique_ptr<Buffer> allocate_host_buffer(BufferType& type, size_t size);
 
-/// Pageable process memory, for devices without host buffers of their own (Device::host_buffer_type).
+/// Pageable process memory, for devices that have no host buffer type of their own (Device::host_buffer_type).
 class HostBufferType final : public BufferType {
  public:
   explicit HostBufferType(Device& device) : device_(device) {}

@@ -9,7 +9,7 @@ void check_supported(const Device& device, const GraphRange& range) {
   for (const Tensor* node : nodes_of(range)) {
     if (is_collective(node->op)) {
       fail<InvalidArgument>(
-          "[{}] '{}' is a collective, which a single device cannot run: leave it out; a meta device adds the "
+          "[{}] '{}' is a collective, which a single device cannot run: omit the node; a meta device adds the "
           "collectives that a graph needs",
           device.name(), to_string(*node));
     }
@@ -22,8 +22,8 @@ void check_supported(const Device& device, const GraphRange& range) {
       const BufferType& type = source->buffer->type();
       if (device.supports_buffer_type(type)) continue;
       fail<DeviceError>(
-          "[{}] cannot read {} of '{}': it is in memory of {}; copy it to this device, or run the graph through a "
-          "scheduler",
+          "[{}] cannot read {} of '{}': this source is in memory of {}; copy the source to this device, or run the "
+          "graph through a scheduler",
           device.name(), source->name, to_string(*node), type.name());
     }
   }

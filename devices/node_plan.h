@@ -1,4 +1,4 @@
-// Helpers for devices' plans: the check of a range, and a plan for devices that run nodes one by one.
+// Helpers for the plans of devices: a check of a range, and a plan class for devices that run nodes one by one.
 #pragma once
 
 #include <functional>
@@ -10,14 +10,15 @@
 
 namespace shoal {
 
-/// Throws DeviceError, naming the node, if the device does not support a node of the range or cannot read the memory of
-/// a placed source. Throws InvalidArgument if the range is not a range of the graph.
+/// If the device does not support a node of the range or cannot read the memory of a placed source, throws DeviceError
+/// that names the node. Throws InvalidArgument if the range is not a range of the graph.
 void check_supported(const Device& device, const GraphRange& range);
 
 /// A graph range with its memory, divided into segments. The constructor freezes the graph.
 class NodePlan : public GraphPlan {
  public:
-  /// `wait` waits for queued runs; the destructor calls it before the memory is freed. Omit it if runs are not queued.
+  /// `wait` waits for queued runs. The destructor calls `wait` before it frees the memory. Callers that do not queue
+  /// runs omit `wait`.
   NodePlan(Backend& backend, const GraphRange& range, const PlanOptions& options, std::function<void()> wait = {});
   ~NodePlan() override;
   size_t allocated_bytes() const override { return memory_.bytes(); }
@@ -30,7 +31,7 @@ class NodePlan : public GraphPlan {
   GraphMemory& memory() { return memory_; }
   const GraphMemory& memory() const { return memory_; }
   std::span<const int> cuts() const { return cuts_; }
-  /// Index of a segment's first node; for segments(), the end of the range.
+  /// Index of a segment's first node. If `segment` is segments(), returns the end of the range.
   int begin_of(int segment) const;
 
  private:

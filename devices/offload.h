@@ -1,17 +1,18 @@
-// Decides whether a device should copy a product's weights from host memory to run the product. Meant for devices with
-// fast products and a slow link to the host: GPUs use it as Device::offload_op. A pure function.
+// Decides whether a device should copy the weights of a product from host memory and run the product. This is useful
+// for devices with fast products and a slow link to the host. GPUs use this function as Device::offload_op.
 #pragma once
 
 #include "graph/tensor.h"
 
 namespace shoal {
 
-/// Smallest number of columns for which copying the matrix over a bus is faster than computing the product on a CPU.
+/// Smallest number of columns for which a copy of the matrix over a bus is faster than a product on a CPU.
 inline constexpr int64_t kColumnsWorthStreaming = 32;
 
 /// Whether the node is a product with at least kColumnsWorthStreaming columns per matrix. For experts, the average
-/// number of columns per expert is compared.
-///   [4096, 512] tokens: yes;  128 experts, 512 tokens with 4 experts each: 16 columns per expert, no
+/// number of columns per expert must reach this limit. Examples:
+/// - A source of shape [4096, 512] has 512 columns: yes.
+/// - 512 tokens that each select 4 of 128 experts give 16 columns per expert: no.
 inline bool is_worth_streaming(const Tensor& node) {
   if (node.op == Op::kMulMat) return node.shape[1] >= kColumnsWorthStreaming;
   if (node.op != Op::kMulMatId) return false;

@@ -14,7 +14,7 @@ PersistentPlaces::PersistentPlaces(const Graph& graph) {
 }
 
 uint64_t PersistentPlaces::hash() const {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a over integers
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a hash of integers
   const auto mix = [&](uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
   for (const Tensor* tensor : leaves_) {
     mix(reinterpret_cast<uintptr_t>(tensor->data));

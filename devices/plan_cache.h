@@ -1,7 +1,7 @@
-// Caches plans by graph identity, so that alternating graphs (prompt and generation, target and draft model) are
-// planned once each. A full cache evicts the least recently used plan. It also evicts plans of destroyed graphs, and
-// plans whose weights or caches were placed again. Belongs to one backend and is used by the thread that queues its
-// work.
+// Caches one plan per graph object. If several graphs alternate (such as prompt and generation, or target and draft
+// model), each graph is planned only once. A full cache evicts the least recently used plan. The cache also evicts
+// plans of destroyed graphs, and plans whose weights or caches were placed again. A cache belongs to one backend. Only
+// the thread that queues the backend's work uses the cache.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,11 @@ namespace shoal {
 class Backend;
 class GraphPlan;
 
-/// Addresses of a graph's weights and caches, to notice when one of them is placed again.
+/// Records the addresses of a graph's weights and caches, to detect whether one of these tensors was placed again.
 class PersistentPlaces {
  public:
   explicit PersistentPlaces(const Graph& graph);
-  /// Must be called only while the graph exists.
+  /// Callers may call this function only while the graph exists.
   bool unchanged() const { return hash() == hash_; }
 
  private:
@@ -36,13 +36,13 @@ class PlanCache {
   PlanCache(Backend& backend, size_t capacity);
   ~PlanCache();
 
-  /// Returns the graph's plan, made now if it is not in the cache. Waits for queued work before it evicts a plan.
+  /// Returns the graph's plan. Makes the plan if it is not in the cache. Waits for queued work before it evicts a plan.
   /// Throws the exceptions of Backend::create_plan.
   GraphPlan& plan(Graph& graph);
   void clear();
 
   size_t size() const { return entries_.size(); }
-  /// Number of plans made so far. It does not grow when the cache contains the graph.
+  /// Number of plans made so far. A cache hit does not change this number.
   uint64_t made() const { return made_; }
 
  private:
@@ -58,7 +58,7 @@ class PlanCache {
   Backend& backend_;
   size_t capacity_;
   uint64_t made_ = 0;
-  std::list<Entry> entries_;  ///< most recently used first
+  std::list<Entry> entries_;  ///< the most recently used plan is first
 };
 
 }  // namespace shoal

@@ -1,16 +1,17 @@
 // The entry point of a plug-in. A plug-in is a shared object, libshoal-NAME.so, that provides a family of devices. It
-// exports one C function, shoal_plugin(). It is compiled against these headers and not linked to any library of shoal:
-// the program that loads it contains the code of the folders graph and devices and exports its symbols
-// (docs/plugins.md).
+// exports one C function, shoal_plugin(). A plug-in is compiled against these headers and is not linked to any library
+// of shoal. The program that loads it contains the code of the folders graph and devices, and exports the symbols of
+// this code (docs/plugins.md).
 //
 //   extern "C" const shoal::PluginInfo* shoal_plugin() {
 //     static const shoal::PluginInfo info = shoal::plugin_info("GIZMO", "avx2", score, make_family);
 //     return &info;
 //   }
 //
-// Versions. The major number changes when a class that plug-ins see changes. The minor number changes when a function
-// that a plug-in may call is added. A plug-in is compatible if its major number equals the program's and its minor
-// number is not greater. Because the classes are C++, their sizes must also be equal on both sides.
+// A change to a class that plug-ins use changes the major version number. A new function that plug-ins may call changes
+// the minor version number. A plug-in is compatible if its major number equals the program's major number and its minor
+// number does not exceed the program's minor number. The plug-in and the program share C++ classes. So the sizes of
+// these classes must also be equal on both sides.
 #pragma once
 
 #include <cstdint>
@@ -28,30 +29,31 @@ namespace shoal {
 inline constexpr uint32_t kPluginApiMajor = 8;
 inline constexpr uint32_t kPluginApiMinor = 0;
 
-/// Plain data that lives as long as the plug-in. The first two members keep their position in every version. If they do
-/// not match, nothing else is read.
+/// Plain data that lives as long as the plug-in. The first two members have the same position in every version. If
+/// their values do not match the program's values, the program reads no other member.
 struct PluginInfo {
   uint32_t api_major;
   uint32_t api_minor;
   uint64_t class_sizes;  ///< class_sizes() as computed by the plug-in's compiler
   const char* family;    ///< BackendReg::name of the family from make_family
   const char* variant;   ///< name of this build of the family, such as "avx2"; "" if there is only one build
-  /// 0 means that this machine is not supported. The variant with the highest score is loaded.
+  /// 0 means that this machine is not supported. The program loads the variant with the highest score.
   int (*score)();
-  /// Called once when the plug-in is loaded. The family is destroyed before the plug-in is closed.
+  /// The program calls this function once when it loads the plug-in. The family is destroyed before the plug-in is
+  /// closed.
   std::unique_ptr<BackendReg> (*make_family)();
 };
 
-/// Combines sizes into one number.
+/// Hashes sizes into one number.
 constexpr uint64_t mixed_sizes(std::initializer_list<size_t> sizes) {
   uint64_t sum = 14695981039346656037U;
   for (size_t size : sizes) sum = (sum ^ size) * 1099511628211U;
   return sum;
 }
 
-/// One number computed from the sizes of the classes that both sides use. It differs for another standard library,
-/// another layout of std::string, debug containers, or headers of another version. collectives/factory.h has a similar
-/// function for the classes of collectives.
+/// One number computed from the sizes of the classes that plug-in and program share. The number changes with the
+/// standard library, the layout of std::string, debug containers and the version of the headers. collectives/factory.h
+/// has a similar function for the classes of collectives.
 constexpr uint64_t class_sizes() {
   return mixed_sizes({sizeof(Tensor), sizeof(Graph), sizeof(GraphRange), sizeof(Buffer), sizeof(BufferType),
                       sizeof(Backend), sizeof(GraphPlan), sizeof(Event), sizeof(Device), sizeof(DeviceProps),
@@ -59,7 +61,7 @@ constexpr uint64_t class_sizes() {
                       sizeof(std::function<bool()>)});
 }
 
-/// Error text for a plug-in whose classes have other sizes.
+/// Error text for a plug-in whose classes have different sizes.
 inline constexpr std::string_view kOtherSizes =
     "its class layouts differ from this program's: build both with the same version of shoal, the same standard "
     "library and the same library settings (debug containers, old strings)";
@@ -71,5 +73,5 @@ constexpr PluginInfo plugin_info(const char* family, const char* variant, int (*
 
 }  // namespace shoal
 
-/// Defined by the plug-in.
+/// The plug-in defines this function.
 extern "C" __attribute__((visibility("default"))) const shoal::PluginInfo* shoal_plugin();

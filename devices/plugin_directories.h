@@ -1,4 +1,4 @@
-// The directories in which plug-ins are searched.
+// The directories that are searched for plug-ins.
 #pragma once
 
 #include <filesystem>
@@ -11,10 +11,10 @@ namespace shoal {
 /// the program's own directory, and ../lib/shoal relative to that directory. The directories need not exist.
 std::vector<std::filesystem::path> plugin_directories_from_environment();
 std::vector<std::filesystem::path> plugin_directories_of_program();
-/// All of these directories, in this order.
+/// The directories from both functions above, in this order.
 std::vector<std::filesystem::path> plugin_directories();
 
-/// A file in these directories that is a plug-in but provides no devices (processes/join.h).
+/// A file in these directories that is a shared object but provides no devices (processes/join.h).
 inline constexpr std::string_view kTransportFile = "libshoal-mpi.so";
 
 }  // namespace shoal

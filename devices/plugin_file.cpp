@@ -22,9 +22,9 @@ constexpr const char* kEntry = "shoal_plugin";
 
 void check_version(const PluginInfo& info) {
   if (info.api_major == kPluginApiMajor && info.api_minor <= kPluginApiMinor) return;
-  fail<DeviceError>("it was built for plug-in API {}.{}, this program has {}.{}: {}", info.api_major, info.api_minor,
-                    kPluginApiMajor, kPluginApiMinor,
-                    info.api_major >= kPluginApiMajor ? "use a newer shoal, or build the plug-in against this one"
+  fail<DeviceError>("it was built for plug-in API {}.{}, but this program has {}.{}: {}", info.api_major,
+                    info.api_minor, kPluginApiMajor, kPluginApiMinor,
+                    info.api_major >= kPluginApiMajor ? "use a newer shoal, or build the plug-in against this shoal"
                                                       : "build the plug-in against the shoal of this program");
 }
 
@@ -37,8 +37,8 @@ void check_info(const PluginInfo* info) {
                        "its {}() does not set the family, the variant or a function", kEntry);
 }
 
-/// Calls into the plug-in. An exception of the plug-in must be destroyed before the plug-in is closed, so only its text
-/// is passed on.
+/// Calls a function of the plug-in. An exception of the plug-in must be destroyed before the plug-in is closed. So only
+/// the text of the exception is passed on.
 template <class F>
 auto call(const char* what, F&& function) {
   std::string problem;
@@ -74,8 +74,8 @@ int PluginFile::score() const {
 std::unique_ptr<BackendReg> PluginFile::make_family() const {
   return call("make_family()", [&] {
     auto family = info_->make_family();
-    require<DeviceError>(family != nullptr, "it made no family");
-    require<DeviceError>(family->name() == info_->family, "it made family {}, not {}", family->name(), info_->family);
+    require<DeviceError>(family != nullptr, "it creates no device family");
+    require<DeviceError>(family->name() == info_->family, "its family is {}, not {}", family->name(), info_->family);
     family->devices();  // exceptions of devices() are thrown here
     return family;
   });

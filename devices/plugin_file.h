@@ -1,5 +1,5 @@
-// PluginFile: an open plug-in that has been checked. Only the registry uses it. Its messages omit the file's name; the
-// registry adds it.
+// PluginFile is an open plug-in that has been checked. Only the registry uses this class. Messages of PluginFile omit
+// the file's name, which the registry adds.
 #pragma once
 
 #include <filesystem>
@@ -11,17 +11,18 @@ namespace shoal {
 
 class PluginFile {
  public:
-  /// For a family that is part of the program.
+  /// Represents a family that is built into the program.
   PluginFile() = default;
-  /// Opens and checks the file. Throws InvalidArgument if it does not exist or is not a plug-in, DeviceError if it does
-  /// not match this program.
+  /// Opens and checks the file. Throws InvalidArgument if it does not exist or is not a plug-in. Throws DeviceError if
+  /// it does not match this program.
   explicit PluginFile(std::filesystem::path path);
 
-  const std::filesystem::path& path() const { return path_; }  ///< absolute; empty if there is no plug-in
+  const std::filesystem::path& path() const { return path_; }  ///< absolute; empty for a built-in family
   const PluginInfo& info() const { return *info_; }
-  /// 0 if this machine is not supported. Throws DeviceError if the plug-in throws.
+  /// Returns the plug-in's score, which is 0 if this machine is not supported. Throws DeviceError if the plug-in
+  /// throws.
   int score() const;
-  /// Throws DeviceError if the plug-in throws or makes another family than it declares.
+  /// Throws DeviceError if the plug-in throws, or if the family's name differs from the name that the plug-in declares.
   std::unique_ptr<BackendReg> make_family() const;
 
  private:
@@ -34,7 +35,7 @@ class PluginFile {
   const PluginInfo* info_ = nullptr;
 };
 
-/// Returns "GIZMO" or "GIZMO (avx2)".
+/// Returns a text such as "GIZMO" or "GIZMO (avx2)".
 std::string describe(const PluginInfo& info);
 
 }  // namespace shoal

@@ -1,4 +1,4 @@
-// Registry: loads plug-ins by path, from one directory, and from all plug-in directories.
+// Registry functions that load plug-ins by path, from one directory, and from all plug-in directories.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A file that this machine can load.
+/// A plug-in that this machine can load.
 struct Candidate {
   PluginFile file;
   int score;
@@ -32,7 +32,8 @@ bool is_plugin_name(const fs::path& path) {
   return name.starts_with("libshoal-") && name.ends_with(".so") && name != kTransportFile;
 }
 
-/// Lists the plug-ins in order of their names. Returns false if there is no such directory.
+/// Appends the plug-ins in `directory` to `files`, in order of their names. Returns false if there is no such
+/// directory.
 bool list_plugins(const fs::path& directory, std::vector<fs::path>& files) {
   std::error_code error;
   std::vector<fs::path> found;
@@ -46,7 +47,7 @@ bool list_plugins(const fs::path& directory, std::vector<fs::path>& files) {
 }
 
 [[noreturn]] void fail_unsupported(const PluginInfo& info) {
-  fail<DeviceError>("{} does not support this machine (score 0): use a variant that does, or a build for it",
+  fail<DeviceError>("{} does not support this machine (score 0): use a variant or a build that supports it",
                     describe(info));
 }
 
@@ -124,7 +125,7 @@ PluginReport Registry::load_best(const std::vector<fs::path>& files) {
       std::erase_if(candidates, [&](const Candidate& one) { return one.file.path() == path; });
     }
   }
-  // Highest score first; equal scores in the order found.
+  // Candidates are sorted by descending score. Candidates with equal scores stay in the order in which they were found.
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
   for (Candidate& candidate : candidates) {

@@ -25,7 +25,7 @@ Device* find_in(std::span<Device* const> devices, std::string_view name) {
   return found == devices.end() ? nullptr : *found;
 }
 
-/// Splits at commas outside parentheses: "META(CPU0,CPU1),CPU2" is two names.
+/// Splits at commas outside parentheses. For example, "META(CPU0,CPU1),CPU2" contains two names.
 std::vector<std::string_view> split_names(std::string_view text) {
   std::vector<std::string_view> names;
   size_t begin = 0;
@@ -49,9 +49,9 @@ struct Registry::Family {
 
 struct Registry::Impl {
   std::recursive_mutex changing;
-  mutable std::mutex mutex;  ///< guards the lists
+  mutable std::mutex mutex;  ///< guards the lists of families and devices
   std::vector<Family> families;
-  std::vector<Device*> extra;  ///< from add_device(); owned elsewhere
+  std::vector<Device*> extra;  ///< devices from add_device(), which other objects own
 };
 
 FamilyUse::FamilyUse(const Device& device) : family_(device.reg()) {
@@ -72,7 +72,8 @@ Device& BackendReg::create_device(std::string_view) {
 }
 
 Registry& Registry::instance() {
-  // Never destroyed: static objects may hold backends and buffers of its devices until the process exits.
+  // The registry is never destroyed, because static objects may hold backends and buffers of its devices until the
+  // process exits.
   static Registry& registry = *new Registry;
   return registry;
 }
@@ -113,7 +114,8 @@ std::vector<BackendReg*> Registry::families() const {
 
 BackendReg& Registry::family(size_t index) const {
   const auto all = families();
-  require<InvalidArgument>(index < all.size(), "there is no family {}; there are {}", index, all.size());
+  require<InvalidArgument>(index < all.size(), "there is no family number {}; the number of families is {}", index,
+                           all.size());
   return *all[index];
 }
 
@@ -136,7 +138,8 @@ std::vector<Device*> Registry::devices(DeviceType type) const {
 
 Device& Registry::device(size_t index) const {
   const auto all = devices();
-  require<InvalidArgument>(index < all.size(), "there is no device {}; there are {}", index, all.size());
+  require<InvalidArgument>(index < all.size(), "there is no device number {}; the number of devices is {}", index,
+                           all.size());
   return *all[index];
 }
 
@@ -208,7 +211,7 @@ void Registry::check_new(const PluginFile& file) const {
   const BackendReg* other = find_family(file.info().family);
   if (other == nullptr) return;
   const std::string owner = file_of(*other).string();
-  fail<InvalidArgument>("the name of its family, {}, is taken by {}: {}", file.info().family,
+  fail<InvalidArgument>("its family name {} is already used by {}: {}", file.info().family,
                         owner.empty() ? "a part of the program" : owner,
                         owner.empty() ? "give the family another name" : "unload that plug-in first");
 }
@@ -219,7 +222,7 @@ BackendReg& Registry::adopt(PluginFile file) {
   Family family{std::move(file), nullptr};
   family.reg = family.file.make_family();
   for (const Device* device : family.reg->devices()) {
-    require<InvalidArgument>(find_device(device->name()) == nullptr, "the name of its device, {}, is taken",
+    require<InvalidArgument>(find_device(device->name()) == nullptr, "its device name {} is already used",
                              device->name());
   }
   BackendReg& adopted = *family.reg;
@@ -243,9 +246,10 @@ void Registry::unload(std::string_view name) {
                            family->name());
   std::unique_lock lock(impl_->mutex);
   const auto extra = impl_->extra;
-  lock.unlock();  // devices find their family through the registry
+  lock.unlock();  // devices find their family through the registry, which needs the lock
   for (const Device* device : extra) {
-    require<InvalidArgument>(&device->reg() != family, "family {} cannot be unloaded: its device {} was registered",
+    require<InvalidArgument>(&device->reg() != family,
+                             "family {} cannot be unloaded: the registry still refers to its device {} (add_device)",
                              family->name(), device->name());
   }
   lock.lock();
@@ -254,12 +258,12 @@ void Registry::unload(std::string_view name) {
       std::find_if(families.begin(), families.end(), [&](const auto& entry) { return entry.reg.get() == family; });
   require<InvalidArgument>(found != families.end(), "family '{}' is unloaded already", name);
   require<InvalidArgument>(family->uses() == 0,
-                           "family {} cannot be unloaded: {} backends, buffers, events or devices made of its devices "
-                           "exist; destroy them first",
+                           "family {} cannot be unloaded: {} backends, buffers, events or devices use devices of this "
+                           "family; destroy these objects first",
                            family->name(), family->uses());
   const auto gone = std::move(*found);
   families.erase(found);
-  lock.unlock();  // its destructor may use the registry
+  lock.unlock();  // the destructor of the family may use the registry
 }
 
 }  // namespace shoal

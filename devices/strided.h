@@ -1,8 +1,9 @@
-// Visits the bytes of a tensor, whose strides are arbitrary, in the order of a contiguous tensor of its shape.
-// Implementations of buffers use it to turn "bytes [offset, offset + size) of the tensor" into addresses.
+// Visits the bytes of a tensor with arbitrary strides, in the order of a contiguous tensor of the same shape.
+// Implementations of buffers use this header to turn "bytes [offset, offset + size) of the tensor" into addresses. A
+// piece is a range of bytes that is contiguous in memory.
 //
-// Example: x f32 [3, 2] permuted to [2, 3] has strides {12, 4}. Its bytes [4, 12) are the elements (1, 0) and (0, 1):
-// two pieces of 4 bytes, at 12 and at 4 bytes from its first element.
+// Example: x f32 [3, 2] permuted to [2, 3] has strides {12, 4}. Its bytes [4, 12) are the elements (1, 0) and (0, 1).
+// These are two pieces of 4 bytes, at byte offsets 12 and 4 from the tensor's first element.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,8 @@
 
 namespace shoal {
 
-/// Bytes from the tensor's first element to piece number `piece`. A piece is a row (per_row) or a block.
+/// Bytes from the tensor's first element to piece number `piece`. With `per_row`, a piece is a row. Otherwise a piece
+/// is a block.
 inline size_t piece_offset(const Tensor& tensor, size_t piece, bool per_row) {
   const auto blocks = static_cast<size_t>(tensor.shape[0] / traits(tensor.dtype).block_elems);
   size_t offset = 0;
@@ -28,8 +30,9 @@ inline size_t piece_offset(const Tensor& tensor, size_t piece, bool per_row) {
   return offset;
 }
 
-/// Calls piece(tensor_offset, done, length) for the contiguous pieces of [offset, offset + size), in order.
-/// `tensor_offset` counts from the tensor's first element, `done` from `offset`. The range must be valid.
+/// Calls piece(tensor_offset, done, length) for each contiguous piece of [offset, offset + size), in order.
+/// `tensor_offset` counts bytes from the tensor's first element. `done` counts bytes from `offset`. The range must be
+/// valid.
 template <class Piece>
 void for_each_piece(const Tensor& tensor, size_t offset, size_t size, Piece&& piece) {
   if (size == 0) return;

@@ -7,7 +7,7 @@ namespace {
 
 std::atomic<int> open_count{0};
 
-/// Never destroyed: devices may outlive the program's static objects.
+/// The callback is never destroyed, because devices may outlive the program's static objects.
 TimeoutCallback& callback() {
   static TimeoutCallback& callback = *new TimeoutCallback;
   return callback;

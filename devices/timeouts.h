@@ -1,6 +1,7 @@
 // Lets a program exit although a device is stuck. If a collective fails, the ranks that wait in it continue. But a
-// stuck thread or GPU cannot be stopped, and synchronizing the backend of the missing rank waits for it. This file is
-// in devices/ because each plug-in has its own copy of collectives/, and a program has one callback.
+// stuck thread or GPU cannot be stopped. Synchronizing the backend of a stuck rank would wait for this rank forever. So
+// a callback can end the program instead. These functions are in devices/ because each plug-in has its own copy of
+// collectives/, but a program needs exactly one callback.
 #pragma once
 
 #include <atomic>
@@ -9,17 +10,18 @@
 
 namespace shoal {
 
-/// Called with the message of the CommError in two cases:
-/// - Ranks did not reach a collective in time. A waiting rank's thread makes the call.
-/// - Ranks did not leave a collective in time after other ranks did. The thread that synchronizes them makes the call.
-/// The callback must not throw or wait. A process has one callback; empty means none.
+/// Receives the message of the CommError in two cases:
+/// - Ranks did not reach a collective in time. The thread of a waiting rank calls the callback.
+/// - Ranks did not leave a collective in time after other ranks had left the collective. The thread that synchronizes
+///   the late ranks calls the callback.
+/// The callback must not throw or wait. A process has at most one callback. An empty function means no callback.
 using TimeoutCallback = std::function<void(std::string_view message)>;
-/// Must not be called while collectives run.
+/// Callers must not call this function while collectives run.
 void set_timeout_callback(TimeoutCallback callback);
-/// Number of reported time-outs after which some rank may still be in its collective.
+/// Number of reported time-outs whose collective may still contain ranks.
 int open_timeouts();
 
-/// One time-out, reported by the object that waits for ranks.
+/// Reports one time-out. The object that waits for ranks owns the report.
 class TimeoutReport {
  public:
   TimeoutReport() = default;
@@ -27,15 +29,15 @@ class TimeoutReport {
   ~TimeoutReport();
   TimeoutReport(const TimeoutReport&) = delete;
   TimeoutReport& operator=(const TimeoutReport&) = delete;
-  /// The first call runs the callback; later calls do nothing. Callable from any thread.
+  /// The first call runs the callback; later calls do nothing. Any thread may call this function.
   void say(std::string_view message);
 
  private:
   std::atomic<bool> said_{false};
 };
 
-/// Remedy at the end of the message of a time-out.
+/// Remedy at the end of each time-out message.
 inline constexpr std::string_view kTimeoutRemedy =
-    "check what keeps its device busy or has stopped it, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)";
+    "check whether the late rank's device is busy or stopped, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)";
 
 }  // namespace shoal

@@ -86,7 +86,7 @@ void TraceRow::add(const TraceSpan& span) {
     room_ = kChunkSpans;
   }
   last_->spans[kChunkSpans - room_--] = span;
-  // Release: a thread that sees the new count also sees the span and its chunk.
+  // This is a release store: a thread that sees the new count also sees the span and its chunk.
   count_.store(count_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
@@ -103,7 +103,7 @@ bool Tracer::take_chunk() {
   return chunks_left_.fetch_sub(1, std::memory_order_relaxed) > 0;
 }
 
-// Another thread may have written the row before it was given back; the mutex orders the two threads.
+// Another thread may have written the row before it gave the row back. The mutex orders the two threads.
 TraceRowUse Tracer::row(std::string_view name) {
   const std::lock_guard lock(mutex_);
   std::string wanted(name);

@@ -1,4 +1,4 @@
-// Transfers in a stream's queue, and their description in traces.
+// Transfers in a stream's queue. Traces show the description of each transfer.
 #pragma once
 
 #include <string_view>
@@ -8,11 +8,11 @@
 
 namespace shoal {
 
-/// Copies rows of a tensor from host memory (SetWork) or to it (GetWork).
+/// Copies rows of a tensor from host memory (SetWork) or to host memory (GetWork).
 template <class TensorType, class Data>
 struct RowsWork {
   TensorType* tensor;
-  BufferRef memory;  ///< the tensor is touched only while its buffer is held
+  BufferRef memory;  ///< the work accesses the tensor only while it holds the tensor's buffer
   Data* data;
   size_t host_stride;
   Rows rows;

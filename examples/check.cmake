@@ -1,4 +1,4 @@
-# Runs the command after "--": it must succeed, and its last line must be LAST.
+# Runs the command after "--". Fails if the command fails, or if its last output line is not LAST.
 set(command "")
 foreach(i RANGE 1 ${CMAKE_ARGC})
   if(is_command)

@@ -12,7 +12,7 @@
 using namespace shoal;
 
 static void run() {
-  // Three CPU devices with one thread each. On GPUs, name CUDA0,CUDA1,CUDA2 below instead.
+  // Three CPU devices with one thread each. For GPUs, replace the device list below by CUDA0,CUDA1,CUDA2.
   cpu::configure("devices=3,threads=1");
 
   // y = relu(down * relu(up * x)). The first dimension is innermost: up maps 4 elements to 6, down maps 6 to 3.
@@ -20,7 +20,7 @@ static void run() {
   Tensor* up = weights.add("up", DType::kF32, {4, 6, 1, 1});
   Tensor* down = weights.add("down", DType::kF32, {6, 3, 1, 1});
 
-  // The 6 hidden elements are divided 3 : 2 : 1. They are axis 1 of `up` and axis 0 of `down`.
+  // The 6 hidden elements are divided 3 : 2 : 1. The hidden elements are axis 1 of `up` and axis 0 of `down`.
   auto callback = [](const Tensor& weight) {
     return meta::SplitState::split(weight.name == "up" ? 1 : 0, {{3, 2, 1}});
   };
@@ -40,7 +40,7 @@ static void run() {
   Tensor* sum = mul_mat(graph, down, hidden, "sum");
   Tensor* y = graph.output(unary(graph, sum, UnaryKind::kRelu, "y"));
 
-  // Each device has a partial sum over its hidden elements. The plan adds them by one all-reduce before the last relu.
+  // Each device has a partial sum over its hidden elements. One all-reduce adds the partial sums before the last relu.
   auto backend = device->init();
   auto plan = backend->create_plan(graph);
   fmt::print("{}", meta::to_string(meta::plan_of(*plan)));

@@ -13,17 +13,17 @@
 using namespace shoal;
 
 static void generate(const char* file, const char* devices, const char* prompt) {
-  // Opens the file and places the weights on the devices. Each device has an even share.
+  // Opens the file and places the weights on the devices. Each device gets an equal share.
   auto model = models::open_model(file);
   models::Placement placement(*model, Registry::instance().device_list(devices));
   models::load_weights(*model, placement);
 
-  // A session owns the KV cache of one sequence and the plans that run it.
+  // A session owns the KV cache of one sequence and the plans of its graphs.
   models::Session session(*model, placement, placement.init(), {.context = 256});
   models::Tokenizer tokenizer(model->file);
   models::Sampler sampler({.temp = 0});
 
-  // The whole prompt is one batch. Each later batch is the token that was sampled last.
+  // The whole prompt is one batch. Each later batch contains the last sampled token.
   fmt::print("{}", prompt);
   session.evaluate(tokenizer.encode(prompt));
   for (int i = 0; i < 8; ++i) {

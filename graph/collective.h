@@ -1,10 +1,10 @@
 // The collectives: an enumeration, and a table with the properties of each kind. Both are generated from
-// graph/collectives.def. Local graphs, communicators, costs and benchmarks use them. Plain data and functions,
+// graph/collectives.def. Local graphs, communicators, costs and benchmarks use this table. All functions are
 // thread-safe.
 //
 //   Example: an all_gather of 3 ranks with counts 4 6 0. Rank 1 reads its own 6 elements (elements_in) and writes
-//   all 10 (elements_out), beginning with the 4 from rank 0 (elements_between 0 and 1). On average each rank receives
-//   2/3 of the 10 elements (bus_factor).
+//   all 10 elements (elements_out). The first 4 elements come from rank 0 (elements_between 0 and 1). On average,
+//   each rank receives 2/3 of the 10 elements (bus_factor).
 #pragma once
 
 #include <array>
@@ -31,12 +31,12 @@ inline constexpr std::array kCollectives{
 /// The elements that one rank reads or writes. `count`, `counts` and `root` are members of Amounts; n is the number of
 /// ranks.
 enum class Extent : uint8_t {
-  kMessage,    ///< count elements
-  kOfRoot,     ///< count elements on the root, no elements on other ranks
-  kOwnPart,    ///< counts[rank]
+  kMessage,    ///< `count` elements
+  kOfRoot,     ///< `count` elements on the root, no elements on other ranks
+  kOwnPart,    ///< counts[rank] elements
   kAllParts,   ///< the parts of all n ranks, in rank order
-  kPartsTo,    ///< counts[rank * n + target] for each rank `target`, in rank order
-  kPartsFrom,  ///< counts[source * n + rank] from each rank `source`, in rank order
+  kPartsTo,    ///< counts[rank * n + target] elements for each rank `target`, in rank order
+  kPartsFrom,  ///< counts[source * n + rank] elements from each rank `source`, in rank order
 };
 
 /// Whether a rank's input may be inside its output buffer.
@@ -50,8 +50,8 @@ struct CollectiveInfo {
   Collective kind;
   std::string_view name;  ///< as printed and parsed: "all_reduce"
   Op node;                ///< op of the collective's nodes in local graphs; kNone if plans do not use this collective
-  bool sums;              ///< whether the collective adds the ranks' elements, in rank order; the dtype must be in
-                          ///< kSummable
+  bool sums;              ///< whether the collective adds the elements of all ranks, in rank order; if so, the dtype
+                          ///< must be in kSummable
   Extent in, out;
   InPlace in_place;
   int phases;  ///< number of times that a rank waits for all ranks; 2 for an all_reduce (reduce_scatter, then
@@ -83,7 +83,7 @@ struct Amounts {
 /// Number of elements that a rank reads (elements_in) and writes (elements_out).
 int64_t elements_in(Collective kind, const Amounts& amounts, int rank);
 int64_t elements_out(Collective kind, const Amounts& amounts, int rank);
-/// Number of elements that rank `from` sends to rank `to`; both may be the same rank. Not defined for collectives that
+/// Number of elements that rank `from` sends to rank `to`; the two ranks may be equal. Not defined for collectives that
 /// sum.
 int64_t elements_between(Collective kind, const Amounts& amounts, int from, int to);
 

@@ -115,8 +115,8 @@ std::optional<DType> dtype_from_gguf(uint32_t gguf_type) {
 
 size_t bytes_for(DType dtype, int64_t n) {
   const DTypeTraits& t = traits(dtype);
-  require<InvalidArgument>(n >= 0 && n % t.block_elems == 0, "[{}] {} elements do not fill whole blocks of {}", t.name,
-                           n, t.block_elems);
+  require<InvalidArgument>(n >= 0 && n % t.block_elems == 0, "[{}] {} elements do not fill whole blocks of {} elements",
+                           t.name, n, t.block_elems);
   return static_cast<size_t>(n / t.block_elems) * t.block_bytes;
 }
 
@@ -138,7 +138,7 @@ uint16_t f32_to_f16(float value) {
     return static_cast<uint16_t>(sign | 0x7c00u | (payload ? payload : 0x200u));
   }
   if (rest >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00u);
-  if (rest < 0x38800000u) {  // below 2^-14: the last bit of 0.5 + x is worth 2^-24, so the addition rounds
+  if (rest < 0x38800000u) {  // below 2^-14: the last bit of 0.5 + x has the value 2^-24, so the addition rounds x
     const float shifted = std::bit_cast<float>(rest) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }

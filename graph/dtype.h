@@ -27,9 +27,9 @@ struct DTypeTraits {
   int64_t block_elems;    ///< elements per block; 1 for plain types
   size_t block_bytes;     ///< bytes per block
   bool is_quantized;
-  bool is_float;  ///< f32, f16, bf16
+  bool is_float;  ///< true for f32, f16 and bf16
   bool is_coded;  ///< decoded by graph/quants/codes.inc
-  /// Converts n elements (a multiple of block_elems) to f32. Integers convert by value.
+  /// Converts n elements (a multiple of block_elems) to f32. Integers are converted by value.
   void (*to_f32)(const void* src, float* dst, int64_t n);
   /// Converts n f32 elements (a multiple of block_elems) to this type, rounding to nearest. nullptr for types with
   /// blocks of more than 32 elements: only weights have these types, so no device converts to them.
@@ -41,14 +41,14 @@ const DTypeTraits& traits(DType dtype);
 inline std::string_view name_of(DType dtype) {
   return traits(dtype).name;
 }
-/// Case-insensitive; nullopt when there is no such type.
+/// The name is case-insensitive. Returns nullopt if no type has this name.
 std::optional<DType> dtype_from_name(std::string_view name);
 std::optional<DType> dtype_from_gguf(uint32_t gguf_type);
 
-/// Bytes of n consecutive elements. Throws InvalidArgument if n is not a multiple of block_elems.
+/// Number of bytes of n consecutive elements. Throws InvalidArgument if n is not a multiple of block_elems.
 size_t bytes_for(DType dtype, int64_t n);
 
-/// IEEE half and bfloat16 conversions. They round to nearest even and are exact for NaN and infinities.
+/// IEEE half and bfloat16 conversions. These conversions round to nearest even and are exact for NaN and infinities.
 float f16_to_f32(uint16_t half);
 uint16_t f32_to_f16(float value);
 float bf16_to_f32(uint16_t bits);

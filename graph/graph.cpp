@@ -17,7 +17,8 @@ std::atomic<uint64_t> next_uid{1};
 
 Tensor make_leaf(std::string name, DType dtype, const Shape& shape, Role role) {
   require<InvalidArgument>(infer::addressable(dtype, shape),
-                           "[{}] expected axes >= 0 and whole blocks of {} {} elements that fit into memory, got {}",
+                           "[{}] expected lengths >= 0 that fit in memory and fill whole blocks of {} {} elements, "
+                           "got {}",
                            name, traits(dtype).block_elems, name_of(dtype), to_string(shape));
   Tensor tensor;
   tensor.name = std::move(name);
@@ -155,14 +156,14 @@ void Graph::check_reads_latest(const Tensor& node, std::string_view op, int inde
   const auto writer = writers_.find(source.storage());
   if (writer == writers_.end()) return;
   require<InvalidArgument>(&behind_views(source) == writer->second,
-                           "[{} {}] source {} ({}) reads {} as it was before {} wrote to it; use the result of {}", op,
+                           "[{} {}] source {} ({}) reads {} as it was before {} changed it; use the result of {}", op,
                            node.name, index, source.name, source.storage()->name, writer->second->name,
                            writer->second->name);
 }
 
 Tensor* Graph::output(Tensor* tensor) {
   require<InvalidArgument>(tensor != nullptr, "[output] expected a tensor, got none");
-  require<InvalidArgument>(is_of(*tensor, inputs_, nodes_), "[{}] the tensor is not one of graph '{}'", tensor->name,
+  require<InvalidArgument>(is_of(*tensor, inputs_, nodes_), "[{}] the tensor is not part of graph '{}'", tensor->name,
                            name_);
   require<InvalidArgument>(!frozen_ || tensor->is_output,
                            "[{}] the graph is frozen: nothing can become an output after its first plan", tensor->name);

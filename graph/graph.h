@@ -1,7 +1,7 @@
 // A graph: leaves, and nodes in execution order. A Graph owns its compute tensors and inputs. Weights and caches reside
 // in a TensorContext and outlive the graphs that use them. Build a graph on one thread, then run it: the first plan
-// freezes the graph. Values that change from step to step, such as positions and cache rows, are input tensors. All
-// steps of one batch size can therefore use one graph.
+// freezes the graph. Values that change from run to run, such as positions and cache rows, are input tensors. So all
+// runs with one batch size can use one graph.
 #pragma once
 
 #include <deque>
@@ -23,9 +23,9 @@ class Topology;
 /// Owner of persistent tensors. devices/allocate.h or the model loader places them in buffers.
 class TensorContext {
  public:
-  /// role must be kWeight or kCache. Throws InvalidArgument when the name is taken or the shape is bad.
+  /// role must be kWeight or kCache. Throws InvalidArgument if the name is already used or the shape is invalid.
   Tensor* add(std::string name, DType dtype, Shape shape, Role role = Role::kWeight);
-  /// nullptr when absent.
+  /// Returns nullptr if there is no tensor of this name.
   Tensor* find(std::string_view name) const;
   std::span<Tensor* const> tensors() const { return order_; }
 
@@ -36,8 +36,8 @@ class TensorContext {
 };
 
 /// For each node and input: the index of the last node that reads its bytes. Reading a view counts as reading the
-/// tensor that owns the bytes. The index is -1 if no node reads the bytes. For outputs it is the number of nodes,
-/// because the host reads them after the last node.
+/// tensor that owns the bytes. The index is -1 if no node reads the bytes. For an output, the index is the number of
+/// nodes, because the host reads the output after the last node.
 struct LastUses {
   std::vector<int> nodes, inputs;
 };
@@ -49,36 +49,37 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  /// Unique within the process and never reused. Plan caches use it as a key.
+  /// A number that is unique within the process and never reused. Plan caches use it as a key.
   uint64_t uid() const { return uid_; }
   const std::string& name() const { return name_; }
 
-  /// Expires when the graph is destroyed, so that owners of data about the graph, such as plans, notice its end.
+  /// This pointer expires when the graph is destroyed. Owners of data about the graph, such as plans, check this
+  /// pointer to detect the destruction.
   std::weak_ptr<const void> life() const { return life_; }
 
-  /// A leaf that the caller writes before each run. All axes must be >= 0. Throws InvalidArgument if another input has
-  /// this name.
+  /// A leaf that the caller writes before each run. All axis lengths must be >= 0. Throws InvalidArgument if another
+  /// input has this name.
   Tensor* input(std::string name, DType dtype, Shape shape);
   /// An input that replaces `tensor` of another graph and gets its name and dtype. The graph may already have an input
   /// of this name.
   Tensor* placeholder(const Tensor& tensor, const Shape& shape);
   /// An input that holds a copy of a tensor which this graph's nodes cannot read in place. The input has the tensor's
-  /// dtype and shape, without gaps. See Tensor::copied_from. An empty `name` becomes the tensor's name.
+  /// dtype and shape, without gaps. See Tensor::copied_from. If `name` is empty, the input has the tensor's name.
   Tensor* copy_of(const Tensor& tensor, std::string name = {});
   /// Appends a node: checks the number of sources, infers the shape, sets view base and offset. An empty name becomes
-  /// "<op>_<index>". Throws InvalidArgument and leaves the graph unchanged.
+  /// "<op>_<index>". For wrong arguments, throws InvalidArgument and leaves the graph unchanged.
   Tensor* add_node(Op op, OpParams params, std::vector<Tensor*> src, std::string name = {});
   /// Marks the tensor as an output, whose bytes stay valid until the caller has read them. Returns the tensor. For a
-  /// view, the bytes of its base stay valid. A view of a cache may show the cache before or after later writes. Throws
-  /// InvalidArgument for a tensor of another graph. Also throws after the graph is frozen, because plans may already
-  /// reuse the memory.
+  /// view, the bytes of its base stay valid. If the base is a cache, it is unspecified whether these bytes include the
+  /// rows that later nodes write. Throws InvalidArgument for a tensor of another graph. Also throws after the graph is
+  /// frozen, because plans may already reuse the memory.
   Tensor* output(Tensor* tensor);
   /// Freezes the graph: nodes, inputs and outputs can no longer be added.
   void freeze() { frozen_ = true; }
-  /// See graph/topology.h. Cached once the graph is frozen, because its ranges may have many plans. Call it on one
-  /// thread at a time.
+  /// See graph/topology.h. After the graph is frozen, the result is cached, because the graph may have many plans. Only
+  /// one thread at a time may call this function.
   std::shared_ptr<const Topology> topology() const;
-  /// See LastUses. Cached like topology().
+  /// See LastUses. The result is cached like the result of topology().
   std::shared_ptr<const LastUses> last_uses() const;
 
   /// Reserves nodes [begin, end) for a plan until the nodes are released. `owner` is the name of the plan's device in
@@ -91,7 +92,7 @@ class Graph {
   std::span<Tensor* const> inputs() const { return inputs_; }
   /// Weights, caches and inputs that nodes use, each once, in order of first use.
   std::vector<Tensor*> leaves() const;
-  /// Finds a node or leaf by name; nullptr if absent. Linear in the graph's size.
+  /// Finds a node or leaf by name; nullptr if absent. The time is linear in the size of the graph.
   Tensor* find(std::string_view name) const;
 
  private:
@@ -125,7 +126,7 @@ struct GraphRange {
   int begin = 0;
   int end = 0;
 };
-/// Throws InvalidArgument if the graph is null or the range is outside it.
+/// Throws InvalidArgument if the graph is null or the range is outside the graph.
 void check_range(const GraphRange& range);
 inline GraphRange whole(Graph& graph) {
   return {&graph, 0, static_cast<int>(graph.nodes().size())};
@@ -135,7 +136,7 @@ inline std::span<Tensor* const> nodes_of(const GraphRange& range) {
   return range.graph->nodes().subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.end - range.begin));
 }
 
-/// The leaf or computed node that a chain of views leads to; `tensor` itself if it is no view.
+/// The leaf or computed node that a chain of views leads to; `tensor` itself if it is not a view.
 inline const Tensor& behind_views(const Tensor& tensor) {
   const Tensor* behind = &tensor;
   while (is_view(behind->op)) behind = behind->src[0];

@@ -1,9 +1,9 @@
 // Turns lifetimes into offsets. Every planned tensor gets a slot: a size and the steps during which it is live. A node
-// that runs in place shares the slot of its source. Slots are placed from largest to smallest, each into the tightest
-// gap between slots that are live at the same time ("greedy by size", Pisarchyk and Lee 2020). This order needs less
-// memory than the order of the nodes, because small tensors do not fragment the space for large ones. Planning N nodes
-// takes O(N log N) if the occupied bytes form few separate stretches at each step. This is the usual case, because most
-// slots are adjacent.
+// that runs in place shares the slot of its source. Slots are placed from largest to smallest. Each slot is placed in
+// the smallest gap between slots that are live at the same time ("greedy by size", Pisarchyk and Lee 2020). This order
+// needs less memory than the order of the nodes, because small tensors do not fragment the space for large ones.
+// Planning N nodes takes O(N log N) if the occupied bytes form few separate stretches at each step. This is the usual
+// case, because most slots are adjacent.
 #include "graph/memory_plan.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Slot {
   int first = 0;
   int last = 0;
   size_t size = 0;   ///< a multiple of the alignment
-  size_t bytes = 0;  ///< before rounding up
+  size_t bytes = 0;  ///< size before rounding
   int chunk = -1;
   size_t offset = 0;
 };
@@ -57,11 +57,11 @@ class Stretches {
   std::vector<Stretch> all_;
 };
 
-/// The occupied bytes of a chunk over time, as a binary tree over the steps. Adding a slot and finding the bytes
-/// occupied during some steps each visit O(log steps) nodes.
+/// The occupied bytes of a chunk over time, as a binary tree over the steps. add() and find() each visit O(log steps)
+/// nodes of the tree.
 class TakenBytes {
  public:
-  /// Covers the steps [first, last].
+  /// The tree covers the steps [first, last].
   TakenBytes(int first, int last) : first_(first) {
     size_t leaves = 1;
     while (leaves < static_cast<size_t>(last - first) + 1) leaves *= 2;
@@ -76,8 +76,8 @@ class TakenBytes {
 
  private:
   struct Node {
-    Stretches always;  ///< occupied by slots that are live during all of the node's steps
-    Stretches ever;    ///< occupied by slots that are live during any of the node's steps
+    Stretches always;  ///< bytes of slots that are live during all steps of the tree node
+    Stretches ever;    ///< bytes of slots that are live during any step of the tree node
   };
 
   void add(size_t node, int first, int last, const Slot& slot) {
@@ -128,11 +128,12 @@ class Arena {
  private:
   struct Chunk {
     size_t size = 0;
-    size_t used = 0;  ///< end of the last slot, before rounding up
+    size_t used = 0;  ///< end of the last slot, before the size is rounded up
     TakenBytes taken;
   };
 
-  /// Size of the chunk, rounded up to at most the limit. If the content exceeds the limit, it is not rounded.
+  /// Size of the chunk. The size is rounded up, but not above the limit. If the content exceeds the limit, the size is
+  /// not rounded.
   size_t size_of(const Chunk& chunk) const {
     return chunk.size <= max_chunk_ ? chunk.size : std::max(max_chunk_, chunk.used);
   }
@@ -173,8 +174,8 @@ class Arena {
   std::vector<Stretch> rivals_;  ///< slots that overlap the current slot in time
 };
 
-/// The ranges of nodes that compute the weighted sum of one token's experts: mul_mat_id, weighting, transposition, sum.
-/// A device may fuse these nodes.
+/// The ranges of nodes that compute the weighted sum of each token's expert outputs: mul_mat_id, weighting,
+/// transposition, sum. A device may fuse these nodes.
 std::vector<NodeRange> weighted_sums(const GraphRange& range) {
   constexpr std::array kBehind = {Op::kMul, Op::kContiguous, Op::kSumRows};
   std::vector<NodeRange> found;
@@ -231,7 +232,7 @@ class Planner {
   };
   /// Lifetime and slot of the bytes that a node or an input owns.
   struct Life {
-    int last_use = -1;  ///< step
+    int last_use = -1;  ///< step of the last use
     int slot = -1;
   };
 
@@ -244,16 +245,16 @@ class Planner {
   }
   const Life& life(const Tensor& owner) const { return const_cast<Planner*>(this)->life(owner); }
 
-  // A use of a view counts as a use of the tensor that owns the bytes. Outputs, inputs and bytes that later nodes
-  // outside the range read are live until range_.end, one step past the last node. A late input is live only until its
-  // last use, unless it is an output.
+  // A use of a view counts as a use of the tensor that owns the bytes. Outputs, inputs, and all bytes with a reader
+  // after the range are live until range_.end, one step past the last node. A late input is live only until its last
+  // use, unless it is an output.
   int last_use_of(int step) const { return std::min(step, range_.end); }
   void find_last_uses() {
     for (size_t i = 0; i < of_nodes_.size(); ++i) {
       of_nodes_[i].last_use = last_use_of(uses_->nodes[static_cast<size_t>(range_.begin) + i]);
     }
     for (const Tensor* node : options_.shown) {
-      // The node is live past the cut, so that the last node before the cut cannot reuse its memory.
+      // The node is live past the cut, so that the last node before the cut cannot reuse the memory of this node.
       if (!has_life(*node->storage())) continue;
       int& last = life(*node->storage()).last_use;
       last = std::max(last, segment_end(node->id));
@@ -293,7 +294,7 @@ class Planner {
 
   bool awaits_slot(const Tensor& input) const { return needs_placement(input) && life(input).slot < 0; }
 
-  // A late input needs memory even if no node reads it, because it is written anyway.
+  // A late input needs memory even if no node reads it, because the caller writes it in every run.
   void assign_late(const LateInput& late) {
     check(late.segment >= 0 && static_cast<size_t>(late.segment) <= options_.cuts.size(),
           "late input {} belongs to segment {}, but there are only {} segments", late.input->name, late.segment,
@@ -364,14 +365,15 @@ class Planner {
     return nullptr;
   }
 
-  /// Whether the source has the node's layout and covers all bytes of the tensor that owns them. (For a view, the
-  /// offset is then 0.)
+  /// Whether the source has the node's layout and covers the whole tensor that owns its bytes. A view with this
+  /// property has view_offset 0.
   static bool fits_exactly(const Tensor& source, const Tensor& node) {
     return source.dtype == node.dtype && source.shape == node.shape && source.is_contiguous() &&
            source.bytes() == source.storage()->bytes();
   }
 
-  /// Whether a node of this range owns the source's bytes and no later step needs them. Leaves are never overwritten.
+  /// Whether a node of this range owns the source's bytes and no later step needs these bytes. Leaves are never
+  /// overwritten.
   bool dies_here(int step, const Tensor& source) const {
     const Tensor* owner = source.storage();
     return !owner->is_leaf() && has_life(*owner) && life(*owner).slot >= 0 && last_use(*owner) == step;
@@ -419,7 +421,7 @@ class Planner {
   std::span<Tensor* const> nodes_;
   std::shared_ptr<const LastUses> uses_;
   std::vector<Life> of_nodes_;               ///< lifetimes of the nodes of the range
-  std::vector<NodeRange> joined_;            ///< ranges of nodes that may run as one unit, ascending
+  std::vector<NodeRange> joined_;            ///< ranges of nodes that may run as one unit, in ascending order
   std::unordered_map<int, Life> of_inputs_;  ///< lifetimes by input number; only inputs that are used
   std::vector<Slot> slots_;
   std::vector<Member> members_;

@@ -1,5 +1,6 @@
-// Memory planning of a graph: turns lifetimes into offsets. A pure function of the graph and two size functions.
-// devices/allocate.h turns the result into buffers; meta/ plans every rank's local graph with it.
+// Memory planning of a graph: turns lifetimes into offsets. The plan is a pure function of the graph and of two size
+// functions. devices/allocate.h turns the plan into buffers. meta/ plans the memory of every rank's local graph in this
+// way.
 //
 // Planned tensors are the nodes and inputs that own bytes and have no buffer yet. Views, persistent leaves and results
 // of set_rows are not planned. Inputs and outputs are live throughout the graph. A late input is live from the segment
@@ -36,20 +37,21 @@ struct NodeRange {
 
 struct MemoryPlanOptions {
   size_t alignment = 64;
-  /// Returns the bytes that a tensor needs, padding included. Default: Tensor::bytes().
+  /// Returns the number of bytes that a tensor needs, including padding. Default: Tensor::bytes().
   std::function<size_t(const Tensor&)> alloc_size;
-  /// Returns the workspace bytes of a node. Default: 0.
+  /// Returns the number of bytes of a node's workspace. Default: 0.
   std::function<size_t(const Tensor&)> workspace_size;
-  /// `cuts`: indices of the nodes before which a run may pause, ascending. `shown`: nodes that are read during a pause
-  /// (devices/backend.h).
+  /// `cuts`: indices of the nodes before which a run may pause, in ascending order. `shown`: nodes that are read during
+  /// a pause (devices/backend.h).
   std::vector<int> cuts;
   std::vector<const Tensor*> shown;
   std::vector<LateInput> late;
-  /// Ranges of nodes that each run as one unit, ascending. The sources, results and workspaces of a range stay live
-  /// until its last node is done, except memory that is overwritten in place. The weighted sum of one token's experts
-  /// always counts as such a range, together with its mul_mat_id.
+  /// Ranges of nodes in ascending order. Each range runs as one unit. The sources, results and workspaces of a range
+  /// stay live until its last node is done, except memory that is overwritten in place. The weighted sum of each
+  /// token's expert outputs always counts as such a range, together with its mul_mat_id.
   std::vector<NodeRange> fused;
-  /// Maximum size of a chunk (BufferType::max_size). A tensor larger than this gets a chunk of its own size.
+  /// Maximum size of a chunk (BufferType::max_size). A tensor that is larger than this limit gets a chunk of the
+  /// tensor's size.
   size_t max_chunk = std::numeric_limits<size_t>::max();
 };
 

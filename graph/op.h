@@ -36,8 +36,8 @@ struct OpInfo {
   OpKind kind;
   int min_src, max_src;  ///< max_src == -1: any number; sources after the first min_src may be nullptr
   Alias alias;
-  uint32_t in_place_sources;  ///< bit i: the result may overwrite source i if this op is its last use and dtype, shape
-                              ///< and contiguous layout match
+  uint32_t in_place_sources;  ///< bit i: the result may overwrite source i if no later op uses this source. Result and
+                              ///< source must also be contiguous and have equal dtypes and shapes.
   OpParams default_params;    ///< default values; the type of this alternative is the op's parameter type
   /// Sets node.dtype and node.shape from node.params and node.src; for views and set_rows also strides and view_offset.
   /// Throws InvalidArgument "[op name] expected ..., got ..." with a description of the sources.

@@ -1,5 +1,5 @@
 // Internal to graph/: conversion of op parameters to text and back. Each parameter type has one pair of functions;
-// enumerations have tables of names. Floats print as the shortest text that parses to the same value.
+// enumerations have tables of names. A float is printed as the shortest text that parses to the same value.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ void set_param(OpParams& params, std::string_view name, std::string_view text);
 /// Throws InvalidArgument if a value is not an enumerator of its type.
 void check_params(const OpParams& params);
 
-/// nullopt unless the whole text is an integer that fits.
+/// nullopt unless the whole text is an integer that fits into 64 bits.
 std::optional<int64_t> parse_integer(std::string_view text);
 
 /// "[1, 2]" -> 1, 2. nullopt if it is malformed.

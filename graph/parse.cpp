@@ -22,7 +22,7 @@ class Cursor {
     skip_blanks();
     return rest_.empty();
   }
-  /// Consumes `symbol` if it comes next.
+  /// Consumes `symbol` if it is the next character.
   bool accept(char symbol) {
     skip_blanks();
     if (rest_.empty() || rest_.front() != symbol) return false;
@@ -35,7 +35,7 @@ class Cursor {
   void expect_end() {
     if (!at_end()) fail<InvalidArgument>("expected the end of the line, got {}", next());
   }
-  /// [A-Za-z0-9_.-]+
+  /// A word that consists of the characters [A-Za-z0-9_.-].
   std::string_view word(std::string_view what) {
     skip_blanks();
     const auto is_word = [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '-'; };
@@ -43,12 +43,12 @@ class Cursor {
     if (end == rest_.begin()) fail<InvalidArgument>("expected {}, got {}", what, next());
     return take(static_cast<size_t>(end - rest_.begin()));
   }
-  /// A name, after its '%'.
+  /// The name after a '%'.
   std::string_view name() {
     expect('%');
     return word("a name");
   }
-  /// "[...]", brackets included.
+  /// A list "[...]", including the brackets.
   std::string_view list() {
     skip_blanks();
     const size_t end = rest_.find(']');
@@ -121,7 +121,7 @@ class Parser {
     return found;
   }
 
-  // The rest of a node's line, after the first '%'.
+  // Parses the rest of a node's line, after the first '%'.
   void node(Cursor& cursor) {
     const std::string name(cursor.word("a name"));
     cursor.expect('=');

@@ -1,6 +1,6 @@
-// The tensors placed in one buffer, as an intrusive list. A buffer that is destroyed unplaces the tensors in its list;
-// a tensor that is destroyed leaves the list. Either may be destroyed first. Thread-safe: one mutex serves all lists,
-// since tensors are placed rarely.
+// The tensors placed in one buffer, as an intrusive list. When a buffer is destroyed, it unplaces the tensors in its
+// list. When a tensor is destroyed, it leaves the list. Either the buffer or a tensor may be destroyed first. All
+// functions are thread-safe. One mutex serves all lists, because tensors are placed rarely.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@ namespace shoal {
 class Buffer;  // devices/buffer.h; opaque here
 struct Tensor;
 
-/// A tensor's link in a list of placed tensors. A copy of a tensor is in no list.
+/// A tensor's link in a list of placed tensors. A copy of a tensor is not in a list.
 class PlacementLink {
  public:
   PlacementLink() = default;
@@ -20,14 +20,15 @@ class PlacementLink {
   void leave() noexcept {
     if (next_.load(std::memory_order_acquire) != nullptr) unlink();
   }
-  /// Whether the tensor is an alias of a tensor in the same buffer (Buffer::alias). False for a tensor in no list.
+  /// Whether the tensor is an alias of a tensor in the same buffer (Buffer::alias). False for a tensor that is not in a
+  /// list of placed tensors.
   bool is_alias() const { return is_alias_; }
 
  private:
   friend class PlacedTensors;
   void unlink() noexcept;
 
-  /// nullptr if the tensor is in no list; then no list refers to this tensor.
+  /// nullptr if the tensor is not in a list. Then no list refers to this tensor.
   std::atomic<PlacementLink*> next_{nullptr};
   PlacementLink* previous_ = nullptr;
   Tensor* tensor_ = nullptr;

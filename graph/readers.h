@@ -1,5 +1,5 @@
 // Counts the readers of the nodes of a range, once per plan. A value with a single reader need not be stored if the
-// reader's kernel computes it.
+// reader's kernel computes this value.
 #pragma once
 
 #include <span>

@@ -1,10 +1,11 @@
 // A tensor: dtype, 4-d shape and byte strides, the op that computes it, and the location of its bytes. A Graph owns its
-// compute tensors and inputs, a TensorContext its weights and caches. Plain pointers to tensors stay valid as long as
-// the owner exists. Graphs are built on one thread; while a graph runs, its tensors are read-only.
+// compute tensors and inputs. A TensorContext owns weights and caches. Plain pointers to tensors stay valid as long as
+// the owner of the tensors exists. Graphs are built on one thread; while a graph runs, its tensors are read-only.
 //
-// shape[0] is the innermost axis, as in GGUF. strides[0] is the bytes of one block (for plain types one element);
-// strides[i] is the bytes from one index of axis i to the next. A contiguous f32 [256, 4] has strides {4, 1024, 4096,
-// 4096}; a q8_0 [256, 4] (34-byte blocks of 32) has {34, 272, 1088, 1088}.
+// shape[0] is the innermost axis, as in GGUF. strides[0] is the number of bytes of one block, which is one element in
+// plain types. strides[i] is the number of bytes from one index of axis i to the next. A contiguous f32 [256, 4] has
+// strides {4, 1024, 4096, 4096}; a q8_0 [256, 4], whose blocks have 32 elements and 34 bytes, has {34, 272, 1088,
+// 1088}.
 #pragma once
 
 #include <array>
@@ -40,10 +41,10 @@ struct Tensor {
   OpParams params;
   std::vector<Tensor*> src;  ///< nullptr for an absent optional source
   Role role = Role::kCompute;
-  bool is_output = false;  ///< the bytes stay valid until the caller has read them; never overwritten in place
+  bool is_output = false;  ///< the bytes stay valid until the caller has read them; no op overwrites them in place
   int id = -1;             ///< index in the nodes (or, for an input, the inputs) of its graph; otherwise -1
-  /// For an input made by Graph::copy_of: the tensor of another graph or device that it copies. The code that runs the
-  /// graph copies the bytes.
+  /// For an input made by Graph::copy_of: the tensor of another graph or device whose bytes this input copies. The code
+  /// that runs the graph copies the bytes.
   const Tensor* copied_from = nullptr;
 
   // A view's bytes begin at view_offset in the bytes of view_base. view_base is never itself a view.
@@ -53,15 +54,16 @@ struct Tensor {
   // Placement, set by the allocator (see devices/buffer.h).
   Buffer* buffer = nullptr;
   std::byte* data = nullptr;       ///< address in the buffer; dereference it only if the buffer is in host memory
-  std::byte* workspace = nullptr;  ///< scratch of this node while it runs (Device::workspace_size bytes)
+  std::byte* workspace = nullptr;  ///< scratch memory of this node during its run (Device::workspace_size bytes)
   PlacementLink placement;         ///< link in the list of tensors that the buffer unplaces when it is destroyed
 
   int64_t elements() const { return shape[0] * shape[1] * shape[2] * shape[3]; }
   int64_t rows() const { return shape[1] * shape[2] * shape[3]; }
   bool empty() const { return elements() == 0; }
-  /// Bytes of the elements stored without gaps.
+  /// Number of bytes of all elements, without gaps.
   size_t bytes() const;
-  /// Bytes from the start of the first element to the end of the last, gaps included (== bytes() when contiguous).
+  /// Number of bytes from the start of the first element to the end of the last element, including gaps (== bytes() if
+  /// contiguous).
   size_t span_bytes() const;
   bool is_contiguous() const;
   /// Whether rows (axis 0) have no gaps. The outer strides do not matter.

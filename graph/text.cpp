@@ -16,7 +16,7 @@ namespace {
 /// The column in which comments start.
 constexpr int kCommentColumn = 56;
 
-/// Replaces characters that a printed name cannot contain by '_'.
+/// Writes '_' for each character that a printed name cannot contain.
 std::string printable(std::string_view name) {
   std::string text(name.empty() ? "_" : name);
   for (char& c : text) {
@@ -25,7 +25,7 @@ std::string printable(std::string_view name) {
   return text;
 }
 
-/// The printed names of one graph's tensors. They are unique even if tensor names are not.
+/// The printed names of one graph's tensors. Printed names are unique even if tensor names are not.
 class Names {
  public:
   void add(const Tensor* tensor) {

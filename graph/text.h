@@ -1,4 +1,4 @@
-// Graphs as text, in both directions. The text form is for readers, golden tests and minimized failures:
+// Prints graphs as text, and parses graphs from text. The text form is for users, golden tests and minimized failures:
 //
 //   input  %x f32 [256, 4]
 //   weight %w q8_0 [256, 768]
@@ -8,7 +8,7 @@
 //   output %r
 //
 // Each statement is on its own line; `#` starts a comment. Parameters equal to the op's defaults are not printed. Names
-// are [A-Za-z0-9_.-]+. parse(to_string(g)) prints the same text again.
+// match [A-Za-z0-9_.-]+. If the text of a graph is parsed, the new graph prints the same text.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ std::string to_string(const Tensor& node);
 std::string params_to_string(Op op, const OpParams& params);
 
 /// Fills `graph`. Adds persistent leaves to `weights`, unless `weights` has leaves of the same name, dtype and shape.
-/// Throws InvalidArgument "line 3: ...".
+/// Throws InvalidArgument for invalid text. The message starts with the line number, such as "line 3: ...".
 void parse_graph(std::string_view text, Graph& graph, TensorContext& weights);
 
 }  // namespace shoal

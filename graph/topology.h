@@ -1,6 +1,6 @@
 // The topology of a graph as a value: everything that a plan depends on, except the identity of nodes and inputs. Two
 // graphs of equal topology can use one plan alternately (Backend::update_plan). A Topology may outlive its graph: it
-// keeps only the addresses of persistent leaves. Immutable, thread-safe.
+// keeps only the addresses of persistent leaves. A Topology is immutable and thread-safe.
 #pragma once
 
 #include <vector>
@@ -23,7 +23,7 @@ class Topology {
   struct Source {
     const Tensor* persistent = nullptr;
     bool is_node = false;
-    int number = -1;  ///< -1 if absent or persistent
+    int number = -1;  ///< -1 if the source is absent or persistent
     bool operator==(const Source&) const = default;
   };
   struct Entry {

@@ -47,10 +47,10 @@ std::vector<std::string> names_of(const std::vector<Row>& rows) {
   return names;
 }
 
-/// One entry for each GPU of a machine, in the order of its name.
+/// One entry per GPU, in the order of the GPUs in the name of the machine.
 using Gpus = std::vector<const Gpu*>;
 
-/// "H200x8": eight GPUs; "RTX3090": one GPU; other texts: no GPU.
+/// Group of equal GPUs: "H200x8" has eight GPUs, and "RTX3090" has one GPU. For other texts, `gpu` is nullptr.
 struct Group {
   const Gpu* gpu = nullptr;
   int count = 1;
@@ -77,7 +77,7 @@ std::pair<std::string_view, std::string_view> cut_link(std::string_view name) {
   return {name, {}};
 }
 
-/// "RTX4090x4+EPYC9654" -> "RTX4090x4" and the host; nullptr without a host.
+/// Splits off the host: "RTX4090x4+EPYC9654" -> "RTX4090x4" and EPYC9654. Without a host, the pointer is nullptr.
 std::pair<std::string_view, const Host*> cut_host(std::string_view text) {
   const size_t plus = text.find_last_of('+');
   const Host* host = plus == std::string_view::npos ? nullptr : find_host(text.substr(plus + 1));
@@ -91,9 +91,9 @@ Gpus parse_gpus(std::string_view name, std::string_view text) {
     const Group group = parse_group(text.substr(begin, end - begin));
     if (group.gpu == nullptr) {
       fail<InvalidArgument>(
-          "there is no machine '{}': '{}' is not one of the GPUs {}; write a name such as H200x8-nvlink, "
-          "RTX4090+RTX3090x2-pcie or RTX4090x4+EPYC9654 (after the GPUs, one of the hosts {}), or the path of a JSON "
-          "file (docs/simulation.md)",
+          "there is no machine '{}': unknown GPU '{}'; GPUs: {}; hosts (only at the end of a name): {}; write a name "
+          "such as H200x8-nvlink, RTX4090+RTX3090x2-pcie or RTX4090x4+EPYC9654, or the path of a JSON file "
+          "(docs/simulation.md)",
           name, text.substr(begin, end - begin), fmt::join(catalogue_gpus(), ", "), fmt::join(catalogue_hosts(), ", "));
     }
     require<InvalidArgument>(group.count >= 1 && group.count <= kMostGpus, "machine '{}': expected 1 to {} {}, got {}",
@@ -101,7 +101,7 @@ Gpus parse_gpus(std::string_view name, std::string_view text) {
     gpus.insert(gpus.end(), static_cast<size_t>(group.count), group.gpu);
     begin = end + 1;
   }
-  require<InvalidArgument>(gpus.size() <= kMostGpus, "machine '{}': expected up to {} GPUs, got {}", name, kMostGpus,
+  require<InvalidArgument>(gpus.size() <= kMostGpus, "machine '{}': expected at most {} GPUs, got {}", name, kMostGpus,
                            gpus.size());
   return gpus;
 }
@@ -122,7 +122,7 @@ bool have_nvlink(const Gpus& gpus) {
 const Link& link_named(std::string_view machine, const std::string& name) {
   const Link* found = find_row(catalogue().links, name);
   if (found == nullptr) {
-    fail<InvalidArgument>("machine '{}': there is no link '{}'; there are {}", machine, name,
+    fail<InvalidArgument>("machine '{}': there is no link '{}'; use one of {}", machine, name,
                           fmt::join(catalogue_links(), ", "));
   }
   return *found;
@@ -133,10 +133,10 @@ const Link& find_link(std::string_view machine, const Gpus& gpus, std::string li
   if (link == "nvlink") {
     const Gpu& gpu = *gpus.front();
     if (!have_nvlink(gpus)) {
-      fail<InvalidArgument>("machine '{}': NVLink joins {}; write -pcie", machine,
+      fail<InvalidArgument>("machine '{}': NVLink connects {}; write -pcie instead", machine,
                             gpu.nvlink_generation == 0
                                 ? fmt::format("no {}", gpu.name)
-                                : fmt::format("up to {} {} and does not mix GPUs", gpu.nvlink_joined, gpu.name));
+                                : fmt::format("at most {} {} GPUs, all of this model", gpu.nvlink_joined, gpu.name));
     }
     return link_named(machine,
                       gpu.nvlink_joined == 2 ? "nvlink-bridge" : fmt::format("nvlink{}", gpu.nvlink_generation));
@@ -149,8 +149,8 @@ const Link& find_link(std::string_view machine, const Gpus& gpus, std::string li
   return link_named(machine, link);
 }
 
-/// The time for reading and the time for multiplying are added: while a kernel for many columns decodes weights, the
-/// matrix units idle.
+/// Adds the time for reading weights and the time for multiplying. Reading and multiplying do not overlap: the matrix
+/// units wait while a kernel for many columns decodes weights.
 ProductModel product(const Gpu& gpu, const DTypeTraits& dtype) {
   double element = element_bytes(dtype.dtype) / (gpu.generation.bandwidth_of_peak * gpu.bandwidth_gb_s * 1e9);
   if (dtype.is_quantized && dtype.dtype != DType::kQ8_0) {
@@ -185,8 +185,8 @@ DeviceModel device_of(const Gpu& gpu, int number, int domain) {
   return device;
 }
 
-/// The device of a host. It reads weights at the rate of its memory, and multiplies many columns at the rate of its
-/// cores.
+/// Model of a host as a device. The memory limits products with few columns, and the cores limit products with many
+/// columns.
 DeviceModel device_of(const Host& host, int domain) {
   const HostFigures& common = catalogue().host_common;
   const double clocks = host.cores * host.clock_ghz * 1e9, peak = host.bandwidth_gb_s * 1e9;
@@ -213,7 +213,7 @@ CollectiveAlgorithm algorithm(std::string name, bool one_shot, const LinkStep& s
   return {std::move(name), one_shot, step.latency_us * 1e-6, step.per_rank_us * 1e-6, step.bandwidth_gb_s * 1e9};
 }
 
-/// Name of the GPUs, with a count for equal neighbours: "RTX4090+RTX3090x2".
+/// Name of the GPUs, with a count for equal GPUs in a row: "RTX4090+RTX3090x2".
 std::string text_of(const Gpus& gpus) {
   std::string text;
   for (size_t begin = 0, end = 0; begin < gpus.size(); begin = end) {
@@ -225,14 +225,15 @@ std::string text_of(const Gpus& gpus) {
 }
 
 std::string read_text(const std::string& path, const std::function<void()>& poll) {
-  constexpr std::string_view kRemedy = "name a JSON file as shown in docs/simulation.md";
+  constexpr std::string_view kRemedy = "use a JSON file in the format of docs/simulation.md";
   std::string text = read_file(
       {.path = path, .what = "description of a machine", .remedy = kRemedy, .takes_streams = true, .poll = poll});
   require<InvalidArgument>(text.find_first_not_of(" \t\r\n") != std::string::npos, "{}: is empty; {}", path, kRemedy);
   return text;
 }
 
-/// Accepts the output of `shoal probe`, a machine file (its latest entry), or a plain description.
+/// Returns the description of a machine in `text`. `text` is the output of `shoal probe`, a machine file (the result is
+/// the latest entry of the file), or a plain description.
 std::string description_in(const std::string& text) {
   using Json = nlohmann::ordered_json;
   const Json json = parse_json_or_nothing<Json>(text);

@@ -1,6 +1,6 @@
 // The catalogue of machines. CMake embeds data/machines/gpus.json, hosts.json and links.json into the library
-// (cmake/machines.cmake). Each GPU, host or link is one row of these files. Each field below is a key, with its unit in
-// the name. docs/simulation.md lists the sources of the figures.
+// (cmake/machines.cmake). Each GPU, host or link is one row of these files. The fields of the structs below are the
+// keys of a row. The name of a field contains its unit. docs/simulation.md lists the sources of the values.
 #pragma once
 
 #include <optional>
@@ -10,12 +10,12 @@
 
 namespace shoal::machine {
 
-/// A family of GPUs, with the fractions of the peak rates that the kernels of models reach.
+/// A family of GPUs. Its values are the fractions of the peak rates that the kernels of models reach.
 struct Generation {
   std::string name;
-  double bandwidth_of_peak;  ///< fraction of the memory's peak, in products with one column
-  double quantized_of_int8;  ///< fraction of the dense int8 rate, in products of quantised weights with many columns
-  double plain_of_half;      ///< fraction of the dense f16 rate, in products of float weights with many columns
+  double bandwidth_of_peak;  ///< fraction of the peak memory bandwidth in products with one column
+  double quantized_of_int8;  ///< fraction of the dense int8 rate in products with many columns and quantised weights
+  double plain_of_half;      ///< fraction of the dense f16 rate in products with many columns and float weights
 };
 
 struct Gpu {
@@ -28,20 +28,21 @@ struct Gpu {
   int processors;         ///< number of multiprocessors
   double clock_ghz;
   int nvlink_generation;  ///< 0: no NVLink
-  int nvlink_joined;      ///< number of GPUs that NVLink joins: 2 with a bridge, or all GPUs of a machine with switches
+  int nvlink_joined;      ///< maximum number of GPUs that NVLink connects: 2 with a bridge, or all GPUs of a machine
+                          ///< with switches
   int pcie_generation;
   bool pcie_peers;  ///< whether the official driver supports peer access over PCIe
 };
 
-/// Figures that all GPUs share.
+/// Values that are the same for all GPUs.
 struct CommonFigures {
   double context_mib;             ///< GPU memory that the driver and the program use
-  double decoded_per_clock;       ///< number of weights with less than 8 bits that a multiprocessor decodes per clock,
-                                  ///< for one column
-  double op_seconds;              ///< launch and end of a kernel in a CUDA graph
-  double run_seconds;             ///< launch of a CUDA graph, wait for its end, and copy of the result to the host
-  double attention_of_half;       ///< fraction of the f16 rate
-  double attention_of_bandwidth;  ///< fraction of the memory's peak bandwidth
+  double decoded_per_clock;       ///< number of weights of less than 8 bits that a multiprocessor decodes per clock in
+                                  ///< products with one column
+  double op_seconds;              ///< time to launch and end a kernel in a CUDA graph
+  double run_seconds;             ///< time to launch a CUDA graph, wait for its end, and copy the result to the host
+  double attention_of_half;       ///< fraction of the f16 rate that attention reaches
+  double attention_of_bandwidth;  ///< fraction of the peak memory bandwidth that attention reaches
 };
 
 /// A CPU and its memory, for the part of a model that stays on the host.
@@ -53,18 +54,18 @@ struct Host {
   double clock_ghz;  ///< clock with all cores busy
 };
 
-/// Figures that all hosts share.
+/// Values that are the same for all hosts.
 struct HostFigures {
-  double bandwidth_of_peak;    ///< fraction of the memory's peak, in products with one column
-  double quantized_per_clock;  ///< operations per core (2 per multiply-add) in products of quantised weights with many
-                               ///< columns
-  double plain_per_clock;      ///< the same for float weights
+  double bandwidth_of_peak;    ///< fraction of the peak memory bandwidth in products with one column
+  double quantized_per_clock;  ///< number of operations per core and clock (2 per multiply-add) in products with many
+                               ///< columns and quantised weights
+  double plain_per_clock;      ///< the same number for float weights
   double attention_per_clock;
-  double op_seconds;   ///< a barrier of all cores after an op
+  double op_seconds;   ///< time of a barrier of all cores after an op
   double run_seconds;  ///< time to wake the cores
 };
 
-/// Time of one collective algorithm over a link.
+/// Speed of one collective algorithm over a link.
 struct LinkStep {
   double latency_us, per_rank_us, bandwidth_gb_s;
 };
@@ -72,9 +73,9 @@ struct LinkStep {
 /// A connection between GPUs.
 struct Link {
   std::string name;
-  double copy_bandwidth_gb_s;  ///< for copies that a scheduler makes between two devices, through the host
+  double copy_bandwidth_gb_s;                  ///< bandwidth of copies between two devices through the host
   std::optional<LinkStep> one_shot, two_shot;  ///< kernels that use peer memory; nullopt without peer access
-  LinkStep nccl_small, nccl_ring;              ///< NCCL, for short messages and for long ones
+  LinkStep nccl_small, nccl_ring;              ///< NCCL with short messages, NCCL with long messages
 };
 
 struct Catalogue {
@@ -86,7 +87,7 @@ struct Catalogue {
   std::vector<Link> links;
 };
 
-/// The catalogue. The first call parses the files. Thread-safe.
+/// Returns the catalogue. The first call parses the files. Thread-safe.
 const Catalogue& catalogue();
 
 /// Contents of the files (cmake/machines.cmake).

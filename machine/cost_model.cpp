@@ -15,7 +15,7 @@ DeviceModel rough_device() {
   return device;
 }
 
-/// Whether two devices have equal figures. Names, identities, domains and memory may differ.
+/// Whether two devices have equal rates and times. Names, identities, domains and memory may differ.
 bool are_alike(DeviceModel one, const DeviceModel& other) {
   one.name = other.name;
   one.identity = other.identity;

@@ -27,7 +27,8 @@ Product product_of(const Tensor& node) {
   return {as_double(weight.elements()), as_double(x.rows()) / std::max(sheets, 1.0)};
 }
 
-/// The product of a mul_mat_id whose tokens choose among `all` experts. The node may have only some of these experts.
+/// Returns the average product of a mul_mat_id whose tokens choose among `all` experts. The node may have only some of
+/// these experts.
 Product expert_product_of(const Tensor& node, int64_t all, double tokens) {
   const Tensor &experts = *node.src[0], &ids = *node.src[2];
   const double taken = as_double(std::min(ids.shape[0], all));
@@ -36,7 +37,7 @@ Product expert_product_of(const Tensor& node, int64_t all, double tokens) {
   return {as_double(experts.elements()) * share, taken * tokens / (as_double(all) * share)};
 }
 
-/// Number of experts among which tokens choose. `experts` 0: only the experts of this node.
+/// Number of experts among which tokens choose. If `experts` is 0, the node has all of these experts.
 int64_t all_experts(const Tensor& node, int64_t experts) {
   return experts > 0 ? experts : node.src[0]->shape[2];
 }
@@ -45,8 +46,8 @@ const ProductModel& product_model(const DeviceModel& device, const ProductTable&
   const DType dtype = node.src[0]->dtype;
   const ProductModel* model = products.by_dtype[static_cast<size_t>(dtype)];
   require<InvalidArgument>(model != nullptr,
-                           "device {} of the machine has no \"products\" for {} weights, which {} needs; probe it "
-                           "again, or add a \"default\" to its \"rates\"",
+                           "device {} of the machine has no \"products\" for {} weights, which {} needs; probe the "
+                           "machine again, or add a \"default\" to the \"rates\" of the device",
                            device.name, name_of(dtype), node.name);
   return *model;
 }
@@ -65,13 +66,13 @@ double kv_bytes(const Tensor& node, double rows) {
   const Tensor &keys = *node.src[1], &values = *node.src[2];
   const double all = as_double(keys.shape[1]);
   if (all == 0) return 0;
-  // Each row of values may be the first part of a row of keys, which is then read once.
+  // If each row of values is the beginning of a row of keys, one read covers both rows.
   const bool within = keys.storage() == values.storage() && keys.view_offset == values.view_offset;
   const double bytes = within ? std::max(bytes_of(keys), bytes_of(values)) : bytes_of(keys) + bytes_of(values);
   return bytes * rows / all;
 }
 
-/// Seconds for an amount at a rate; 0 if the rate is unknown.
+/// Seconds to process `amount` at `rate`; 0 if the rate is unknown.
 double ratio(double amount, double rate) {
   return rate > 0 ? amount / rate : 0;
 }
@@ -151,7 +152,7 @@ NodeCost node_cost(const DeviceModel& device, const ProductTable& products, cons
     cost = attention_cost(device, node, kv_rows, in_cache);
   } else {
     cost.seconds = ratio(activation_bytes(node), device.activation_bandwidth);
-    // With many tokens, the rate of attention limits the speed; otherwise, reading the state does.
+    // With many tokens, attention_rate limits the speed. With few tokens, reads of the state limit the speed.
     if (node.op == Op::kGatedDelta) {
       cost.seconds = std::max(cost.seconds, ratio(delta_operations(node), device.attention_rate));
     }
@@ -177,7 +178,7 @@ double pair_seconds(const DeviceModel& device, const ProductTable& products, con
   const double of_a_token =
       as_double(std::min(ids.shape[0], experts)) * as_double(weights.shape[2]) / as_double(experts);
   if (of_a_token == 0) return 0;
-  // The experts of one token are all different, so each pair takes the same time.
+  // All experts of one token are different, so each pair of the token takes the same time.
   const double more = tokens <= 1 ? seconds(1) : seconds(tokens + 1) - seconds(tokens);
   return std::max(0.0, more) / of_a_token;
 }
@@ -192,7 +193,7 @@ double working_set(const Graph& graph, double kv_rows) {
       read.emplace_back(node, kv_bytes(*node, visible_rows(*node, kv_rows)));
     }
   }
-  // Weights that several nodes read are counted once. The largest part that a node reads counts.
+  // If several nodes read a weight, only the largest of their byte counts is added.
   std::sort(read.begin(), read.end());
   double bytes = 0;
   for (size_t i = 0; i < read.size(); ++i) {

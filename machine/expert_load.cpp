@@ -10,7 +10,7 @@ namespace {
 
 /// The distribution is exact up to this number of pairs. For more pairs, a normal distribution is assumed.
 constexpr int64_t kMostCounted = 64;
-/// Range of the normal distributions in standard deviations, and number of steps of the integral.
+/// Half of the integration range (in standard deviations), and number of integration steps.
 constexpr double kDeviations = 8;
 constexpr int kSteps = 400;
 
@@ -22,8 +22,8 @@ double log_choose(double n, double k) {
   return std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1);
 }
 
-/// Draws without replacement from a population. `drawn` is the number of draws. Each device has one part of the
-/// population.
+/// Random draws without replacement from a population of experts. `drawn` is the number of draws. Each device has one
+/// part of the population.
 struct Draw {
   std::vector<double> parts;  ///< size of each device's part
   std::vector<double> seconds;
@@ -38,8 +38,8 @@ struct Draw {
   }
 };
 
-/// A draw that models the pairs of T tokens: one draw from T copies of the experts. Its mean is the mean of T draws
-/// from one copy, and its variance is nearly the same.
+/// Models the (slot, token) pairs of T tokens as draws from T copies of the experts. The mean is the same as with a
+/// separate draw for each token. The variance is nearly the same.
 Draw draw_of(std::span<const int64_t> experts, std::span<const double> seconds, int64_t used, int64_t tokens) {
   Draw draw;
   for (const int64_t count : experts) draw.parts.push_back(real(count * tokens));
@@ -49,20 +49,20 @@ Draw draw_of(std::span<const int64_t> experts, std::span<const double> seconds, 
   return draw;
 }
 
-/// The largest number of draws from a part that takes at most `limit` seconds.
+/// Returns the largest number of draws for which the part takes at most `limit` seconds.
 int64_t most_within(const Draw& draw, size_t part, double limit) {
   const double most = std::min(draw.parts[part], real(draw.drawn));
   if (draw.seconds[part] <= 0) return static_cast<int64_t>(most);
   return static_cast<int64_t>(std::min(most, std::floor(limit / draw.seconds[part] * (1 + 1e-12))));
 }
 
-/// The probability that no part takes more than `limit` seconds: the number of draws with this property divided by the
-/// number of all draws. The draws are counted part by part.
+/// Returns the probability that no part takes more than `limit` seconds: the number of combinations with this property,
+/// divided by the number of all combinations. The combinations are counted part by part. `ways` is working memory.
 double probability_within(const Draw& draw, double limit, std::vector<double>& ways) {
   const auto drawn = static_cast<size_t>(draw.drawn);
   ways.assign(drawn + 1, 0.0);
   ways[0] = 1;
-  // The terms of a part with n draws are scaled by (drawn / population)^n, so that their sums stay near 1.
+  // The term for n draws from a part is scaled by (drawn / population)^n, so that sums of terms stay near 1.
   const double odds = std::log(real(draw.drawn) / draw.population);
   for (size_t part = 0; part < draw.parts.size(); ++part) {
     const auto most = static_cast<size_t>(most_within(draw, part, limit));
@@ -81,7 +81,7 @@ double probability_within(const Draw& draw, double limit, std::vector<double>& w
   return ways[drawn] / std::exp(log_choose(draw.population, count) + count * odds - count);
 }
 
-/// The exact expectation: the sum over all possible values of the maximum.
+/// The exact expectation of the maximum: a sum over all values that the maximum can have.
 double counted(const Draw& draw) {
   std::vector<double> values;
   for (size_t d = 0; d < draw.parts.size(); ++d) {
@@ -99,8 +99,8 @@ double counted(const Draw& draw) {
   return expected;
 }
 
-/// The expectation with normal distributions: n[d] = mean + deviation[d] * z[d]. A correction accounts for the fixed
-/// sum of all n[d]. The correction is exact if the devices are equally busy.
+/// The expectation of the maximum with normal distributions: n[d] = mean[d] + deviation[d] * z[d]. A correction
+/// accounts for the fixed sum of all n[d]. The correction is exact if the devices are equally busy.
 double integrated(const Draw& draw) {
   const double correction = (draw.population - real(draw.drawn)) / std::max(draw.population - 1, 1.0);
   std::vector<double> means, deviations;

@@ -1,4 +1,4 @@
-// Reads and writes a MachineModel as JSON. Every value is read through a JsonValue, which knows the value's path.
+// Reads and writes a MachineModel as JSON. A JsonValue reads each value and knows the path of the value.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -70,7 +70,7 @@ void read_rates(const JsonValue& value, double bytes_per_second, DeviceModel& de
   if (others) add_products(device, *others, bytes_per_second);
 }
 
-/// Operations/s of products with the largest measured number of columns.
+/// Operations/s of products at the largest measured number of columns, with f16 weights or else with the fastest dtype.
 double best_rate(const DeviceModel& device) {
   const auto rate = [](const ProductModel& model) {
     return 2 * static_cast<double>(model.streamed.back().columns) / model.streamed.back().seconds;
@@ -149,7 +149,7 @@ std::vector<Domain> read_domains(const JsonValue& value) {
   return domains;
 }
 
-/// The domain that the device's "domain" names. Without this key, a new domain for this device alone.
+/// Returns the index of the domain in the device's "domain". Without this key, adds a domain for this device alone.
 int domain_of(const JsonValue& value, const std::string& device, size_t declared, MachineModel& machine) {
   const auto named = value.find("domain");
   const std::string name = named ? named->text() : device;
@@ -160,7 +160,7 @@ int domain_of(const JsonValue& value, const std::string& device, size_t declared
       value.refuse("a \"domain\", because a domain has the name of this device", "none");
     known += (known.empty() ? "" : ", ") + machine.domains[i].name;
   }
-  if (named) named->refuse(known.empty() ? "no domain, because there are no domains" : "one of " + known);
+  if (named) named->refuse(known.empty() ? "no domain, because the machine lists no domains" : "one of " + known);
   machine.domains.push_back({name, 0, 0});
   return static_cast<int>(machine.domains.size()) - 1;
 }
@@ -182,7 +182,7 @@ void read_devices(const JsonValue& value, MachineModel& machine) {
   }
 }
 
-/// A list of at least two device names.
+/// Reads a list of at least two device names.
 std::vector<std::string> read_members(const JsonValue& value, const MachineModel& machine) {
   std::vector<std::string> members;
   for (const JsonValue& member : value.list("a list of devices")) {
@@ -220,7 +220,7 @@ void read_collectives(const JsonValue& value, MachineModel& machine) {
     CollectiveTable table = read_table(item, machine);
     for (const CollectiveTable& other : machine.collectives) {
       if (other.kind == table.kind && other.members == table.members) {
-        item.at("members").refuse("each kind once for the same members", fmt::format("{} again", name_of(table.kind)));
+        item.at("members").refuse("each collective once per device set", fmt::format("{} again", name_of(table.kind)));
       }
     }
     machine.collectives.push_back(std::move(table));

@@ -13,8 +13,8 @@
 namespace shoal::machine {
 namespace {
 
-constexpr double kLargest = 1e30;  ///< the smallest positive number is 1 / kLargest; real figures are in this range,
-                                   ///< and sums stay finite
+constexpr double kLargest = 1e30;  ///< largest accepted number; the smallest accepted positive number is 1 / kLargest.
+                                   ///< Real rates and times are in this range, and their sums stay finite.
 
 /// Whether lists of devices ("CPU0,CPU1") can contain the name.
 bool is_name(std::string_view text) {
@@ -22,7 +22,7 @@ bool is_name(std::string_view text) {
                                        [](char c) { return c == ',' || static_cast<unsigned char>(c) <= ' '; });
 }
 
-/// "line 3, column 14" for the offset of a byte.
+/// Converts the offset of a byte to a text such as "line 3, column 14".
 std::string place_of(std::string_view text, size_t byte) {
   const std::string_view before = text.substr(0, std::min(byte, text.size()));
   const auto line = std::count(before.begin(), before.end(), '\n') + 1;
@@ -52,7 +52,7 @@ nlohmann::ordered_json parse_named_json(std::string_view text, std::string_view 
     fail<InvalidArgument>("{}: not valid JSON from {} on; see docs/simulation.md for the format", origin,
                           place_of(text, error.byte));
   } catch (const Json::out_of_range&) {
-    fail<InvalidArgument>("{}: a number in it is too large", origin);
+    fail<InvalidArgument>("{}: a number in this text is too large", origin);
   }
 }
 

@@ -1,6 +1,6 @@
 // Reads descriptions of machines from JSON. Each error names the path of the value: "machine.json:
-// devices[1].bandwidth: expected a positive number, got 0". A JsonValue refers to the parsed JSON, which must outlive
-// it. All functions throw InvalidArgument for unexpected values.
+// devices[1].bandwidth: expected a positive number, got 0". A JsonValue refers to the parsed JSON. The JSON must
+// outlive the JsonValue. All functions throw InvalidArgument for unexpected values.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class JsonValue {
   std::vector<JsonValue> list(std::string_view expected) const;
 
   std::string text() const;
-  /// Requires a name that lists of devices ("CPU0,CPU1") can contain.
+  /// Requires a name without blanks and commas, so that lists of devices ("CPU0,CPU1") can contain the name.
   std::string device_name() const;
   double positive() const;
   double not_negative() const;

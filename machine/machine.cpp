@@ -13,7 +13,7 @@
 namespace shoal::machine {
 namespace {
 
-/// Bytes that a rank sends, relative to the full tensor, with an algorithm that spreads the data over all ranks.
+/// Bytes that a rank sends, relative to the full tensor, if each rank processes an equal part of the data.
 double traffic_of(Collective kind, int ranks) {
   return bus_factor(kind, ranks) / (info(kind).is_pairwise() ? ranks : 1);  // in a pairwise collective, each rank has
                                                                             // an n-th of the tensor
@@ -27,8 +27,8 @@ double table_seconds(const CollectiveTable& table, double bytes) {
   const auto right = above == points.end() ? above - 1 : above;
   const auto left = right - 1;
   const double slope = (right->seconds - left->seconds) / (right->bytes - left->bytes);
-  // Because of noise, the last point may be faster than the previous point. Longer messages are nevertheless never
-  // assumed faster than the last point.
+  // Because of noise, the last point may be faster than the previous point. Even so, a longer message is never
+  // predicted to be faster than the last point.
   if (above == points.end()) return right->seconds + std::max(slope, 0.0) * (bytes - right->bytes);
   return left->seconds + slope * (bytes - left->bytes);
 }
@@ -84,7 +84,7 @@ void add_products(DeviceModel& device, double rate, double bytes_per_second) {
 
 double ProductModel::seconds(double columns, bool in_cache) const {
   const auto& points = (in_cache && !cached.empty()) || streamed.empty() ? cached : streamed;
-  check(!points.empty(), "a product model without points");
+  check(!points.empty(), "a product model has no points");
   const auto above = std::upper_bound(
       points.begin(), points.end(), columns,
       [](double value, const ProductPoint& point) { return value < static_cast<double>(point.columns); });

@@ -1,5 +1,5 @@
-// Sets of devices that were measured together, and estimates for other sets. Used by machine/machine.cpp, and by the
-// probe to decide which sets to measure.
+// Sets of devices that were measured together, and estimates for other sets. MachineModel uses these classes to
+// estimate the times of collectives. The probe uses these classes to choose the sets that it measures.
 #pragma once
 
 #include <array>
@@ -13,16 +13,16 @@
 
 namespace shoal::machine {
 
-/// The kind of a device: its identity without the NUMA node, because equal devices on different nodes are alike. A
-/// device of kind "" is unlike any other device.
+/// The kind of a device: its identity without the NUMA node, because equal devices on different nodes are alike.
+/// Devices with the kind "" are not alike.
 std::string kind_of(const DeviceModel& device);
 
 /// An unordered set of devices of a machine.
 class DeviceSet {
  public:
-  /// Devices by index, each once.
+  /// `members` are indices of devices, each once.
   DeviceSet(const MachineModel& machine, std::span<const int> members);
-  /// Devices by name. nullopt if the machine lacks one of them.
+  /// Finds devices by name. Returns nullopt if one of the devices is not in the machine.
   static std::optional<DeviceSet> of(const MachineModel& machine, std::span<const std::string> names);
 
   size_t size() const { return members_.size(); }
@@ -31,10 +31,10 @@ class DeviceSet {
   /// Whether the kinds of all devices are known.
   bool is_measured() const { return is_measured_; }
   bool is_same(const DeviceSet& other) const { return members_ == other.members_; }
-  /// Whether the other set has as many devices of each kind, with the same distribution over domains.
+  /// Whether the other set has the same number of devices of each kind, distributed over domains in the same way.
   bool is_alike(const DeviceSet& other) const { return by_domain_ == other.by_domain_; }
   bool has_same_kinds(const DeviceSet& other) const { return kinds_ == other.kinds_; }
-  /// Whether this set has all kinds of the other set. It may have more kinds.
+  /// Whether this set has all kinds of the other set. This set may have more kinds.
   bool has_kinds_of(const DeviceSet& other) const;
 
  private:
@@ -44,16 +44,19 @@ class DeviceSet {
   bool is_measured_ = true;
 };
 
-/// Collects the times of measured sets and estimates the time of the wanted set. The sources are, in this order: the
-/// measurement of the wanted set; the mean of equal sets (is_alike()); an interpolation by size between sets of the
-/// same kinds, or else between sets with more kinds. Beyond the largest measured set, the line through the last two
-/// sizes continues.
+/// Collects the times of measured sets and estimates the time of the wanted set. The estimate comes from the first of
+/// these sources that exists:
+/// - The measurement of the wanted set.
+/// - The mean of the sets for which is_alike() is true.
+/// - An interpolation by number of devices between sets of the same kinds.
+/// - An interpolation by number of devices between sets that have all wanted kinds and also other kinds.
+/// Beyond the largest measured set, the line through the last two sizes continues.
 class MeasuredSets {
  public:
   explicit MeasuredSets(DeviceSet wanted) : wanted_(std::move(wanted)) {}
   void add(const DeviceSet& set, double seconds);
   std::optional<double> seconds() const;
-  /// Interpolation by size between sets of any kinds.
+  /// Interpolates by the number of devices, between sets of any kinds.
   std::optional<double> seconds_of_any() const { return by_size(by_kinds_[2]); }
 
  private:
@@ -73,9 +76,9 @@ class MeasuredSets {
   std::array<Sizes, 3> by_kinds_;  ///< sets with the same kinds, with more kinds, with any kinds
 };
 
-/// Whether the machine has suitable measurements for each kind among these devices (indices). Suitable are: a set of
-/// these devices, a set of equal size of the same kind, or both a smaller and a larger set of that kind. True for a
-/// machine without measured sets.
+/// Whether the machine has suitable measurements for each kind among these devices (indices). One of these measurements
+/// is sufficient: a set of exactly these devices, a set of the same kind and size, or both a smaller and a larger set
+/// of this kind. True for a machine without measured sets.
 bool has_measured(const MachineModel& machine, std::span<const int> members);
 
 }  // namespace shoal::machine

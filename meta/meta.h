@@ -1,6 +1,6 @@
 // The meta device: several devices that act as one. It implements the whole device interface, so a program uses it like
-// any other Device. Weights and caches placed in its buffers are sharded as the split-state callback says. Graphs are
-// planned (meta/plan/plan.h) and run on the members, with collectives between them.
+// any other Device. The split-state callback defines the layouts of the weights and caches in its buffers. The backend
+// makes a plan of a graph (meta/plan/plan.h). Then the steps and collectives of the plan run on the members.
 //
 //   auto meta = MetaDevice::create({&cpu0, &cpu1}, callback);
 //   auto weights = allocate_tensors(context.tensors(), meta->buffer_type(), Usage::kWeights);
@@ -8,16 +8,17 @@
 //   auto plan = backend->create_plan(graph);
 //   tensor_set(*tokens, ...); backend->compute_async(*plan); backend->synchronize(); tensor_get(*logits, ...);
 //
-// The callback is asked when a tensor is placed, and its answer is valid as long as the tensor stays placed. The usual
-// answer is an axis and segments with one length per device. A more general answer lists runs with their owners:
+// The callback is called when a tensor is placed. The answer of the callback is valid as long as the tensor stays
+// placed. The usual answer is an axis and segments with one length per device. A more general answer lists runs with
+// their owners:
 //
 //   attn_q [256, 256] over 2 devices, 3:1 in heads of 32 rows:  axis 1, segments {{192, 64}}
 //   fused qkv [256, 512] (256 + 128 + 128 rows), even:          axis 1, segments {{128,128}, {64,64}, {64,64}}
 //   attn_k [256, 128], 4 KV heads shared by 8 devices:          axis 1, partition "32:{0,1} 32:{2,3} ..."
 //
-// With several processes (MetaOptions::processes), every process makes these calls with the same graphs in the same
-// order. Remote devices stand for members of other processes. All processes must write the same values to a tensor. All
-// processes must read a tensor together, and each of them gets the value.
+// With several processes (MetaOptions::processes), every process must make all these calls in the same order with the
+// same graphs. Remote devices represent members of other processes. All processes must write the same values to a
+// tensor. All processes must read a tensor together, and each process gets the value.
 #pragma once
 
 #include <chrono>
@@ -44,10 +45,10 @@ std::string_view name_of(SplitAxis axis);
 
 struct SplitState {
   SplitAxis axis = SplitAxis::kMirrored;
-  /// If `axis` is 0 to 3: segments[s][d] is the number of elements of segment s on device d. Each segment is divided in
+  /// segments[s][d] is the number of elements of segment s on device d, if `axis` is 0 to 3. Each segment is divided in
   /// device order.
   std::vector<std::vector<int64_t>> segments;
-  /// Used instead of `segments` if given: any runs with any owners.
+  /// A partition with any runs and any owners. If it is given, it replaces `segments`.
   std::optional<Partition> partition;
 
   static SplitState mirrored() { return {}; }
@@ -61,10 +62,11 @@ struct SplitState {
 
 using SplitStateCallback = std::function<SplitState(const Tensor& tensor)>;
 
-/// Checks an answer for a tensor on `devices` devices and converts it to a layout. Throws InvalidArgument, such as
-/// "split state of blk.0.attn_q: segment lengths on axis 1 add up to 250, expected 256 (192 + 58)". The axis and the
-/// owners must be in range. A segment needs one length per device, none of them negative. The lengths must add up to
-/// the axis. Axis 0 needs whole quantisation blocks. Partial needs f32, f16, bf16 or i32 (no caches of quantised type).
+/// Checks the split state of a tensor on `devices` devices, and converts this state to a layout. Throws InvalidArgument
+/// with a message such as "split state of blk.0.attn_q: segment lengths on axis 1 add up to 250, expected 256 (192 +
+/// 58)". The axis and the owners must be in range. A segment needs one length >= 0 for each device. The lengths must
+/// add up to the length of the axis. A split of axis 0 needs whole quantisation blocks. Partial needs f32, f16, bf16 or
+/// i32, so a cache of quantised type cannot be partial.
 Layout to_layout(const SplitState& state, const Tensor& tensor, int devices);
 
 struct MetaOptions {
@@ -73,12 +75,14 @@ struct MetaOptions {
   /// Creates the communicator of the ranks; empty: communicator_for() of collectives/factory.h.
   collectives::CommunicatorFactory communicator = nullptr;
   RuleLookup rules = rule_text;  ///< sharding rules; an op without a rule runs mirrored
-  /// Answers Device::offload_op: whether it is faster to stream the node's weights. Without it, all members must agree.
+  /// Result of Device::offload_op: whether it is faster to stream the weights of the node. If this function is empty,
+  /// the result is true if all members return true.
   std::function<bool(const Tensor& node)> offload_op = {};
   /// The machine model that contains the members by name. Plans use its speeds and links. If the model is absent or
   /// lacks a member, plans use rough default values (machine/cost_model.h).
   std::shared_ptr<const machine::MachineModel> machine = {};
-  /// Implementation of the collectives, which `communicator` must offer (collectives::check_implementation).
+  /// Name of the implementation of the collectives. `communicator` must offer this implementation
+  /// (collectives::check_implementation).
   std::string comm = collectives::default_implementation();
   /// The group of the processes that the members belong to. Every process creates the same device, with streams and
   /// memory for its own members only. nullptr: all members belong to this process.
@@ -95,22 +99,24 @@ class MetaDevice : public Device {
   virtual std::span<Device* const> members() const = 0;
   virtual const Mesh& mesh() const = 0;
   virtual const ShardStore& shards() const = 0;
-  /// Offers the shards of `store` for a tensor that has no memory yet. The shards are used when the tensor is placed
-  /// here, if they have the layout that the callback returns. A plan that was made with `store` can then run unchanged
-  /// (PlanOptions::prepared).
+  /// Offers the shards of `store` for a tensor that has no memory yet. When the tensor is placed on this device, these
+  /// shards are used if they have the layout that the callback returns. So a plan that was made with `store` can run
+  /// unchanged (PlanOptions::prepared).
   virtual void adopt(const Tensor& tensor, const ShardStore& store) = 0;
-  /// Returns the callback's answer for a tensor, after checking it. A tensor that is placed here keeps its layout, and
-  /// the callback is not called again.
+  /// Returns the callback's layout for a tensor, after a check. A tensor that is placed on this device keeps its
+  /// layout, and the callback is not called again.
   virtual Layout ask(const Tensor& tensor) const = 0;
   /// The context for planning graphs on this device, without the shards of placed tensors. It contains the communicator
   /// traits that the communicator factory predicts.
   virtual PlanContext plan_context() const = 0;
 };
 
-/// Rank `rank`'s shard of a tensor placed in a meta buffer (weights, caches, or a planned graph's tensors).
+/// The shard of a tensor on rank `rank`. The tensor is in a meta buffer: a weight, a cache, or a tensor of a planned
+/// graph.
 const Tensor& shard(const Tensor& tensor, int rank);
-/// The same shard, for writing. tensor_set of a partial tensor writes the value to rank 0's addend and zeros to the
-/// other addends. To write individual addends use tensor_set(shard(bias, 1), data, 0, bytes).
+/// Like shard() of a const tensor, but the shard may be written. tensor_set of a partial tensor writes the value to
+/// rank 0's addend and zeros to the other addends. To write individual addends, use tensor_set(shard(bias, 1), data, 0,
+/// bytes).
 Tensor& shard(Tensor& tensor, int rank);
 /// Layout of a tensor in a meta buffer.
 const Layout& layout_of(const Tensor& tensor);
@@ -118,7 +124,7 @@ const Layout& layout_of(const Tensor& tensor);
 /// The plan in a GraphPlan of a meta backend, and the number of bytes that this GraphPlan allocated on each rank.
 const Plan& plan_of(const GraphPlan& plan);
 std::vector<size_t> allocated_per_rank(const GraphPlan& plan);
-/// Bytes of weights or caches that a buffer of a meta device holds on each rank.
+/// Number of bytes that a meta device's buffer of weights or caches uses on each rank.
 std::vector<size_t> allocated_per_rank(const Buffer& buffer);
 
 }  // namespace shoal::meta

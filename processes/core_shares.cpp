@@ -22,8 +22,7 @@ std::vector<UsableCore> usable_cores() {
   const hwloc_bitmap_t usable = hwloc_bitmap_alloc();
   if (hwloc_topology_load(topology) == 0) {
     if (hwloc_get_cpubind(topology, usable, HWLOC_CPUBIND_THREAD) == 0) hwloc_topology_restrict(topology, usable, 0);
-    const bool has_cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0;  // false in virtual machines that
-                                                                                    // hide cores
+    const bool has_cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0;  // virtual machines may hide cores
     const hwloc_obj_type_t type = has_cores ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
     hwloc_obj_t core = nullptr;
     while ((core = hwloc_get_next_obj_by_type(topology, type, core)) != nullptr) {

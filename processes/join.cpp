@@ -12,7 +12,7 @@
 namespace shoal {
 namespace {
 
-/// The number in an environment variable; 0 if it is unset.
+/// Returns the number in an environment variable, or 0 if the variable is unset.
 int number_of(const char* variable) {
   const char* text = std::getenv(variable);
   return text != nullptr ? std::atoi(text) : 0;
@@ -20,7 +20,7 @@ int number_of(const char* variable) {
 
 std::unique_ptr<Transport> open_transport(const std::filesystem::path& file) {
   std::error_code ignored;
-  // dlopen() of a pipe would block until the other end is opened.
+  // dlopen() of a pipe would block until another process opens the pipe.
   require<DeviceError>(!std::filesystem::is_fifo(file, ignored), "plug-in {} is a pipe; install shoal again",
                        file.string());
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
@@ -41,7 +41,7 @@ bool is_one_of_several() {
   for (const char* variable : kSizes) {
     if (number_of(variable) > 1) return true;
   }
-  // PMIx sets only the rank of this process; Slurm sets the number of processes.
+  // PMIx sets only the rank of this process, but Slurm also sets the number of processes.
   return std::getenv("PMIX_RANK") != nullptr && number_of("SLURM_STEP_NUM_TASKS") > 1;
 }
 
@@ -66,7 +66,7 @@ std::unique_ptr<ProcessGroup> join_processes(std::chrono::milliseconds silence) 
   }
   fail<DeviceError>(
       "this is one of several processes, but there is no {} next to the program or in SHOAL_PLUGIN_PATH; "
-      "run scripts/install_deps --mpi and then scripts/quickstart, which builds it, or start one process",
+      "run scripts/install_deps --mpi and then scripts/quickstart, which builds the plug-in, or start one process",
       kTransportFile);
 }
 

@@ -1,5 +1,5 @@
-// Connects this process to the other processes of the run: under mpirun or srun, loads the plug-in with the MPI
-// transport.
+// Connects this process to the other processes of a run under mpirun or srun. The MPI transport, a plug-in, makes the
+// connection.
 #pragma once
 
 #include <chrono>
@@ -9,16 +9,16 @@
 
 namespace shoal {
 
-/// Whether mpirun (Open MPI, MPICH) or `srun --mpi=...` started this process as one of several. Reads only the
-/// environment.
+/// Whether mpirun (Open MPI, MPICH) or `srun --mpi=...` started this process as one of several processes. This function
+/// reads only the environment.
 bool is_one_of_several();
-/// Number of tasks that `srun` started without a --mpi, so that they cannot find each other; otherwise 0. Reads only
-/// the environment.
+/// Returns the number of tasks if `srun` started several tasks without --mpi, else 0. Such tasks cannot find each
+/// other. This function reads only the environment.
 int unconnected_tasks();
 
-/// The group of all processes; nullptr if this process is the only one. Call it once per process. `silence`: as in
-/// ProcessGroup. Throws CommError. If the plug-in is missing or incompatible, throws a DeviceError that names the
-/// plug-in and the remedy.
+/// Returns the group of all processes, or nullptr if this process is the only one. Call this function once per process.
+/// `silence` is passed to the constructor of ProcessGroup. Throws CommError. If the plug-in is missing or incompatible,
+/// throws a DeviceError that names the plug-in and the remedy.
 std::unique_ptr<ProcessGroup> join_processes(std::chrono::milliseconds silence);
 
 }  // namespace shoal

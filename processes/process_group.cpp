@@ -20,7 +20,7 @@ using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// The group itself uses channel 0.
+// Channel 0 contains the tags of the group's own messages.
 constexpr int kControlTag = 0, kLengthTag = 1, kTextTag = 2;
 constexpr int kFirstChannel = 1, kPassages = 1 << 20, kMostPassages = 1 << 16;
 
@@ -28,8 +28,9 @@ enum : uint32_t { kAlive, kFailure, kGoodbye };
 
 constexpr milliseconds kPollInterval{10}, kHeartbeat{500}, kFinalMessages{1000};
 
-/// The back-off of a thread that waits for another process. It first polls a few times. Then it yields between polls,
-/// because the other process may need this core. Finally it sleeps between polls, for longer and longer times.
+/// The back-off of a thread that polls for another process. The first few polls have no pauses. Between the next polls
+/// the thread yields, because the other process may need this core. Between all later polls the thread sleeps, each
+/// time for longer.
 class Waiting {
  public:
   void step() {
@@ -46,8 +47,8 @@ class Waiting {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-/// A time limit that counts only time during which this process runs. An hour during which the process was stopped does
-/// not count.
+/// A time limit that counts only the time during which this process runs. For example, an hour during which the process
+/// is stopped does not count.
 class Patience {
  public:
   explicit Patience(nanoseconds left) : left_(left) {}
@@ -66,17 +67,17 @@ class Patience {
 
 }  // namespace
 
-/// A message between listeners.
+/// A message from one listener to another.
 struct ProcessGroup::Control {
   uint32_t kind = kAlive;
   std::array<char, 1020> text{};
 };
 
 struct ProcessGroup::Line {
-  Control news;                  ///< buffer for the next incoming message
-  void* receive = nullptr;       ///< pending receive; nullptr after the peer's goodbye
-  std::array<Control, 3> said;   ///< the latest sent message of each kind
-  std::array<void*, 3> sends{};  ///< pending sends
+  Control news;                  ///< buffer for the peer's next message
+  void* receive = nullptr;       ///< handle of the pending receive; nullptr after the peer's goodbye message
+  std::array<Control, 3> said;   ///< for each kind, the latest message sent to the peer
+  std::array<void*, 3> sends{};  ///< for each kind, the handle of the pending send
   nanoseconds silence{0};
 
   bool is_quiet() const {
@@ -97,7 +98,8 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Transport> transport, milliseconds si
   for (int peer = 0; peer < size(); ++peer) {
     lines_.push_back(std::make_unique<Line>());
     Line& line = *lines_.back();
-    processes_[static_cast<size_t>(peer)].host = peer == own_ ? own_host : "unknown host";  // the peer sends it later
+    // a peer reports its host later
+    processes_[static_cast<size_t>(peer)].host = peer == own_ ? own_host : "unknown host";
     if (peer == own_) continue;
     auto* next = reinterpret_cast<std::byte*>(&line.news);
     line.receive = transport_->start({false, peer, kControlTag, next, sizeof(line.news)});
@@ -131,7 +133,8 @@ ProcessGroup::~ProcessGroup() {
   }
 }
 
-// Exchanges hosts and nodes. A process belongs to the same node as the first process whose memory it can see.
+// The processes exchange their host names and the numbers of their nodes. Each process joins the node of the first
+// process whose memory it can see.
 void ProcessGroup::meet_others() {
   uint64_t mark = std::random_device()();
   mark = mark << 32 | std::random_device()();
@@ -147,7 +150,7 @@ void ProcessGroup::meet_others() {
     const std::string host = told["host"];
     pids.push_back(told["pid"]);
     {
-      const std::lock_guard lock(mutex_);  // the listener already reads the host names
+      const std::lock_guard lock(mutex_);  // the listener may already read host names
       processes_[static_cast<size_t>(peer)].host = host;
     }
     if (peer >= own_ || node != own_ || host != about["host"]) continue;
@@ -199,7 +202,7 @@ void ProcessGroup::exchange(std::span<const Message> messages, std::string_view 
   try {
     for (const Message& message : messages) {
       size_t done = 0;
-      do {  // an empty message has one piece
+      do {  // an empty message also has one piece
         Message piece = message;
         piece.data += done;
         piece.size = std::min(message.size - done, longest_piece_);
@@ -240,8 +243,8 @@ void ProcessGroup::receive(int peer, int tag, std::span<std::byte> bytes, std::s
 }
 
 std::vector<std::string> ProcessGroup::gather(std::string_view text, std::string_view what) {
-  /// The message sent before a text: the text's length, and the call that sends it. Processes at different calls then
-  /// fail instead of continuing.
+  /// A message that is sent before each text. It contains the length of the text and the name of the call. If two
+  /// processes are in different calls, both processes fail.
   struct Announced {
     uint64_t length = 0;
     std::array<char, 56> call{};
@@ -295,7 +298,7 @@ SharedMemory ProcessGroup::share(size_t bytes) {
   auto opened = own_ == neighbours.front() ? std::nullopt : SharedMemory::open(address, bytes);
   const bool is_there = own_ == neighbours.front() || opened.has_value();
   if (!is_there) fail("cannot open the memory that " + describe(neighbours.front()) + " shares");
-  gather("", "shared memory");  // keeps the memory until all processes have opened it
+  gather("", "shared memory");  // `made` must live until all processes have opened it
   return opened ? std::move(*opened) : std::move(made);
 }
 
@@ -317,7 +320,7 @@ void ProcessGroup::take_failure(const std::string& message, bool broadcasts) {
   broadcasts_failure_ = broadcasts;
   failed_.store(true, std::memory_order_release);
   caller_ = std::this_thread::get_id();
-  const int end = next_callback_;  // callbacks registered later are called by on_failure() itself
+  const int end = next_callback_;  // callbacks registered from now on are called by on_failure()
   for (auto next = callbacks_.begin(); next != callbacks_.end() && next->first < end;) {
     called_ = next->first;
     const auto callback = next->second;
@@ -348,7 +351,7 @@ void ProcessGroup::remove_callback(int callback) {
   if (caller_ != std::this_thread::get_id()) wake_.wait(lock, [&] { return called_ != callback || callback == 0; });
 }
 
-// The listener's loop, until the group is destroyed.
+// The loop of the listener. The loop ends when the group is destroyed or all processes have left.
 void ProcessGroup::listen() {
   auto last = Clock::now(), last_sign = Clock::time_point{};
   bool told = false, sent_goodbye = false;
@@ -433,8 +436,8 @@ void ProcessGroup::check_liveness(int peer, nanoseconds passed) {
                true);
 }
 
-// Name of a process that has not said goodbye. If every process has said goodbye, name of a stopped process of this
-// computer.
+// Returns the name of a process that has sent no goodbye message. If every process has sent one, returns the name of a
+// stopped process of this computer.
 std::string ProcessGroup::late_process() const {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != own_ && !has_left_[static_cast<size_t>(peer)]) return describe(peer);
@@ -475,8 +478,8 @@ void ProcessGroup::leave() {
   }
   wake_.notify_all();
   listener_.join();
-  // close() waits for all processes and has no time-out, so a thread calls it. The thread keeps the transport alive
-  // until close() returns or the program ends.
+  // close() waits for all processes without a time-out, so a separate thread calls it. The separate thread keeps the
+  // transport alive until close() returns or the program ends.
   std::shared_ptr<std::atomic<bool>> is_closed = std::make_shared<std::atomic<bool>>(false);
   std::thread([transport = transport_, is_closed] {
     transport->close();

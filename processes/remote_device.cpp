@@ -31,7 +31,7 @@ class RemoteBuffer final : public Buffer {
     close();
     device_.give_back(size());
   }
-  /// An address that is never dereferenced.
+  /// Returns an address that no code dereferences.
   std::byte* base() const override { return reinterpret_cast<std::byte*>(uintptr_t{1} << 20); }
   void clear(uint8_t) override {}
 
@@ -40,8 +40,8 @@ class RemoteBuffer final : public Buffer {
   void do_memset(Tensor&, uint8_t, size_t, size_t) override {}
   void do_fill(Tensor&, size_t, size_t, const ByteReader&) override {}
   void do_get(const Tensor& tensor, void*, size_t, size_t) override {
-    fail<InternalError>("internal error: {} is on {}, in another process, but was read here", describe(tensor),
-                        device_.name());
+    fail<InternalError>("internal error: {} is on {} in another process and cannot be read in this process",
+                        describe(tensor), device_.name());
   }
 
  private:
@@ -100,7 +100,7 @@ class RemoteFamily final : public BackendReg {
  private:
   mutable std::mutex mutex_;
   std::deque<RemoteDevice> devices_;
-  std::deque<std::vector<Device*>> lists_{{}};  ///< the latest list is last; earlier lists may still be in use
+  std::deque<std::vector<Device*>> lists_{{}};  ///< the last list is current; earlier lists may still be in use
 };
 
 RemoteFamily& family() {
@@ -126,7 +126,7 @@ std::string isa_of(const Device& device) {
   return {};
 }
 
-/// The spec that the device's own process sends, without the process number and the host, which receivers add.
+/// Returns the spec that this process sends to the other processes. The receivers add the process number and the host.
 RemoteSpec spec_of(Device& device) {
   const DeviceMemory memory = device.memory();
   return {.name = device.name(),
@@ -143,7 +143,8 @@ RemoteSpec spec_of(Device& device) {
           .place = place_of(device)};
 }
 
-/// If several processes of one computer have CPU devices, each process counts only its part of the common memory.
+/// If several processes of one computer have CPU devices, each of these processes counts only a part of the computer's
+/// memory.
 void divide_memory(ProcessGroup& group, std::span<Device* const> own) {
   std::set<int> nodes;
   for (const Device* device : own) {

@@ -1,7 +1,8 @@
-// Devices of other processes. A RemoteDevice represents a device in every process except the device's own. It has the
-// name, family and memory that its own process reported, so that placements and plans are equal in all processes. Its
-// memory is only counted, not allocated. Its backend accepts all work and runs nothing, because the device's own
-// process runs the work. Reading its memory throws, because data arrives only by a collective or a message.
+// Devices of other processes. A RemoteDevice represents a device in every process except the device's own process. The
+// device's own process reports the name, family and memory of the device to the other processes. So placements and
+// plans are equal in all processes. A RemoteDevice only counts its memory and allocates none. The backend of a
+// RemoteDevice accepts all work and runs nothing, because the device's own process runs the work. Reads of the memory
+// of a RemoteDevice throw, because data arrives only by a collective or a message.
 //
 //   process 0 on host a                        process 1 on host b
 //   gather_devices(group, {&cpu0})             gather_devices(group, {&cpu0})
@@ -22,20 +23,21 @@ namespace shoal {
 
 struct RemoteSpec {
   int process = 0;
-  std::string name;  ///< name in its own process: "CPU0"
+  std::string name;  ///< name in the device's own process: "CPU0"
   std::string description;
   std::string host;
   std::string family;
   DeviceType type = DeviceType::kCpu;
-  size_t free = 0, total = 0;  ///< bytes
+  size_t free = 0, total = 0;  ///< bytes of free memory and of all memory
   bool is_host = false;        ///< whether the device's memory is host memory
-  int siblings = 1;            ///< number of devices of its family in its own process
-  int threads = 0;             ///< default thread count of a CPU device
-  std::string isa;             ///< instruction set that its family uses
-  std::string place;           ///< distinguishes similar devices: "host node7 cores 0,1"
+  int siblings = 1;            ///< number of devices of the same family in the device's own process
+  int threads = 0;             ///< default number of threads of a CPU device
+  std::string isa;             ///< instruction set that the device's family uses
+  std::string place;           ///< text that distinguishes similar devices: "host node7 cores 0,1"
 };
 
-/// Text that distinguishes similar devices of this process: the PCI address, or the core numbers of a CPU device.
+/// Returns a text that distinguishes similar devices of this process. For a CPU device, the text contains the numbers
+/// of its cores. For other devices, the text is the PCI address.
 std::string place_of(const Device& device);
 
 class RemoteDevice;
@@ -59,8 +61,8 @@ class RemoteBufferType final : public BufferType {
 
 class RemoteDevice final : public Device {
  public:
-  /// `like`: a device of the same family in this process; its supported ops and its sizes also apply to the remote
-  /// device. If it is nullptr, the remote device is assumed to support every op.
+  /// `like` is a device of the same family in this process. The remote device reports the same supported ops and the
+  /// same sizes as `like`. If `like` is nullptr, the remote device supports every op.
   RemoteDevice(RemoteSpec spec, Device* like);
 
   std::string name() const override { return name_; }
@@ -80,7 +82,8 @@ class RemoteDevice final : public Device {
   std::unique_ptr<Event> new_event() override;
 
   const RemoteSpec& spec() const { return spec_; }
-  /// Subtracts `size` from the memory that was free when the device's process reported it.
+  /// Subtracts `size` bytes from the free memory. The initial free memory is the value that the device's own process
+  /// reported.
   void take(size_t size) { used_ += size; }
   void give_back(size_t size) { used_ -= size; }
 
@@ -92,27 +95,30 @@ class RemoteDevice final : public Device {
   RemoteBufferType buffer_type_, weights_type_;
 };
 
-/// The spec of a remote device; nullptr for a device of this process.
+/// Returns the spec of a remote device, or nullptr for a device of this process.
 const RemoteSpec* remote_spec(const Device& device);
 
-/// The devices of all processes, in the order of the processes: `own`, and a RemoteDevice for each other device. Remote
-/// devices live as long as the program. If several processes of one node have CPU devices, each CPU device from then on
-/// reports only its process's part of the computer's memory. Collective.
+/// Returns the devices of all processes, in the order of the processes. These are the devices in `own`, and a
+/// RemoteDevice for each device of another process. Remote devices live until the program ends. If CPU devices of
+/// several processes count the same memory, this call divides the memory among these processes. Each of the devices
+/// then reports only the part of its process. This call is collective.
 std::vector<Device*> gather_devices(ProcessGroup& group, std::span<Device* const> own);
 
-/// Number of processes of one computer that count the same memory as process `own` (an index), `own` included. `nodes`
-/// holds, for each process, the NUMA nodes whose memory its CPU devices count; -1 stands for all NUMA nodes.
+/// Returns how many processes of one computer count the same memory as process `own`. The result includes process
+/// `own`. `own` is an index of `nodes`. `nodes` has one element for each process: the NUMA nodes whose memory the CPU
+/// devices of this process count. -1 stands for all NUMA nodes.
 int memory_sharers(std::span<const std::set<int>> nodes, size_t own);
 
-/// The process that a device belongs to; `own` is the number of this process.
+/// Returns the number of the process that a device belongs to. `own` is the number of this process.
 int process_of(const Device& device, int own);
 bool is_remote(const Device& device);
-/// The name that all processes use for a device called `name` in its own process: "1:CPU0". Devices of process 0 keep
-/// their names.
+/// Returns the name that all processes use for a device, such as "1:CPU0". `name` is the name in the device's own
+/// process. Devices of process 0 have the same name in all processes.
 std::string name_in_process(int process, std::string_view name);
-/// The name that all processes use for a local or remote device. Without a group, the device's own name.
+/// Returns the name that all processes use for a local or remote device. Without a group, this is the device's own
+/// name.
 std::string common_name(const Device& device, const ProcessGroup* group);
-/// The name of the device's family. For a remote device, the name of its family in its own process.
+/// Returns the name of the device's family. For a remote device, this is the family in the device's own process.
 std::string family_name(const Device& device);
 /// Whether the CPU of the device's host can access the device's memory.
 bool has_host_memory(Device& device);

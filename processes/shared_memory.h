@@ -1,5 +1,6 @@
-// Memory shared by several processes of one computer. It has no name in the file system; other processes open it
-// through the process that created it. It is freed when the last process that uses it ends, even after a crash.
+// Memory that several processes of one computer share. The memory has no name in the file system. Other processes open
+// the memory through the process that created it. The system frees the memory when the last process that uses it ends,
+// even after a crash.
 #pragma once
 
 #include <cstddef>
@@ -23,9 +24,10 @@ class SharedMemory {
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
-  /// The address with which other processes can open the memory while this object lives.
+  /// Returns the address with which other processes can open the memory. The address is valid until this object is
+  /// destroyed.
   std::string address() const;
-  /// nullopt if this process cannot see the memory.
+  /// Opens the memory of another process. Returns nullopt if this process cannot see the memory.
   static std::optional<SharedMemory> open(const std::string& address, size_t size);
 
  private:

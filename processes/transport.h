@@ -1,6 +1,6 @@
-// Transport: moves bytes between the processes of one run. Implementations: MPI (processes/mpi, a plug-in), and one for
-// tests, whose processes are threads. A transport has no time-outs and does not detect failures of other processes;
-// ProcessGroup adds both.
+// A transport moves bytes between the processes of one run. The MPI transport is a plug-in (processes/mpi). Tests use a
+// transport whose processes are threads. A transport has no time-outs and does not detect failures of other processes.
+// ProcessGroup adds both functions.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,14 @@
 
 namespace shoal {
 
-/// Host memory that is sent to, or received from, another process. Messages between the same two processes with the
-/// same tag arrive in the order in which they were started. A sent message must not be longer than the buffer of its
-/// receive.
+/// Host memory that a process sends to, or receives from, another process. Messages with the same tag between two
+/// processes arrive in the order in which the sender started them. A sent message must not be longer than the
+/// receiver's buffer.
 struct Message {
-  bool sends = false;  ///< whether the memory is sent; otherwise it is received into
-  int peer = 0;        ///< the other process
-  int tag = 0;         ///< 0 to 2^31 - 1
+  bool sends = false;  ///< whether this process sends the memory; otherwise, a received message is written to the
+                       ///< memory
+  int peer = 0;        ///< number of the other process
+  int tag = 0;         ///< from 0 to 2^31 - 1
   std::byte* data = nullptr;
   size_t size = 0;
 };
@@ -28,25 +29,26 @@ class Transport {
   virtual ~Transport() = default;
   virtual int own() const = 0;   ///< number of this process
   virtual int size() const = 0;  ///< number of processes
-  /// Name of the computer that runs this process.
+  /// Returns the name of the computer that runs this process.
   virtual std::string host() const = 0;
-  /// Starts a message. Its memory must stay valid until the message is finished or cancelled. Any thread; does not
-  /// block. Throws CommError.
+  /// Starts a message and returns its handle without waiting. The memory of the message must stay valid until the
+  /// message is finished or cancelled. Thread-safe. Throws CommError.
   virtual void* start(const Message& message) = 0;
-  /// Whether the message has finished; if so, frees the handle. Any thread. If it throws CommError, the handle stays
-  /// valid and must be cancelled.
+  /// Whether the message has finished. In this case, the call frees the handle. If the call throws CommError, the
+  /// handle stays valid, and the caller must cancel it. Thread-safe.
   virtual bool finished(void* handle) = 0;
-  /// Abandons a message that cannot finish. The transport may still read the memory of a sent message.
+  /// Cancels a message that cannot finish. The transport may still read the memory of a sent message.
   virtual void cancel(void* handle) = 0;
-  /// Returns after every process has called close(). No message may be pending, and no other call may follow.
+  /// Closes the transport. Returns after every process has called close(). No message may be pending, and no other call
+  /// may follow.
   virtual void close() = 0;
 };
 
-/// The struct that a transport plug-in exports as shoal_transport(). The first member is at the same place in every
-/// version. If its value is not the expected one, the program reads no other member.
+/// The struct that the function shoal_transport() of a transport plug-in returns. The offset of the first member is the
+/// same in every version. If the first member does not have the expected value, the program reads no other member.
 struct TransportPlugin {
-  uint64_t class_sizes;  ///< transport_sizes() as compiled into the plug-in
-  /// Opens the transport, once per process. Throws CommError.
+  uint64_t class_sizes;  ///< value of transport_sizes() when the plug-in was compiled
+  /// Opens the transport. The program calls this function once per process. Throws CommError.
   std::unique_ptr<Transport> (*open)();
 };
 

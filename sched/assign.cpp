@@ -21,14 +21,14 @@ class Assigner {
   std::vector<Assignment> run() {
     for (const Tensor* node : nodes_) {
       if (is_view(node->op) && options_.user.contains(node)) {
-        fail<InvalidArgument>("{} is a view and has the backend of its base; set the backend of {} instead", node->name,
-                              behind_views(*node).name);
+        fail<InvalidArgument>("{} is a view and runs on the backend of its base; set the backend of {} instead",
+                              node->name, behind_views(*node).name);
       }
       if (!is_view(node->op)) fix(*node);
     }
     const int last = abilities_.backends() - 1;
-    // First the backends except the last one take unassigned neighbours of their nodes, because they are faster. Then
-    // the last backend also takes neighbours.
+    // In the first two passes, all backends except the last one take unassigned neighbours of their nodes. The last
+    // backend takes neighbours only in the next two passes, because the other backends are faster.
     spread(nodes_.begin(), nodes_.end(), last);
     spread(nodes_.rbegin(), nodes_.rend(), last);
     spread(nodes_.begin(), nodes_.end(), -1);
@@ -47,7 +47,7 @@ class Assigner {
   Assignment& of(const Tensor& node) { return found_[static_cast<size_t>(node.id)]; }
 
   void fix(const Tensor& node) {
-    // Further writes into a cache run on the backend of the first write.
+    // If a node has already written into a cache, later writes into the cache run on the same backend.
     const Tensor* written = writes(node) ? &behind_views(*node.src[0]) : nullptr;
     const int writer = written != nullptr && !written->is_leaf() ? of(*written).backend : -1;
     const auto set = options_.user.find(&node);
@@ -71,8 +71,8 @@ class Assigner {
       }
     }
     if (abilities_.runs(home, node)) return void(of(node) = {home, reason, -1});
-    // spread() could choose a neighbour to which the weight must be copied. So take the first backend that can use the
-    // weight in place.
+    // spread() could choose the backend of a neighbour, and this backend could need a copy of the weight. So the node
+    // takes the first backend that can use the weight in place.
     for (int b = 0; b < abilities_.backends(); ++b) {
       if (abilities_.reads(b, *resident) && abilities_.runs(b, node)) {
         return void(of(node) = {b, Reason::kUnsupported, -1});
@@ -83,15 +83,17 @@ class Assigner {
 
   void follow_user(const Tensor& node, int backend) {
     if (!abilities_.runs(backend, node)) {
-      fail<DeviceError>("[{}] cannot run '{}', although it was set to run there; set another backend, or none",
-                        abilities_.device(backend).name(), to_string(node));
+      fail<DeviceError>(
+          "[{}] cannot run '{}', although this backend was set for the node; set another backend, or none",
+          abilities_.device(backend).name(), to_string(node));
     }
     of(node) = {backend, Reason::kUser, -1};
   }
 
-  /// The weight or cache that decides the node's backend: the cache that the node writes, otherwise the largest leaf
-  /// that the node reads, also through views and after writes. The leaves of rope (frequency factors) do not decide,
-  /// because all layers share them. Otherwise all heads would be copied to the backend of the factors and back.
+  /// Returns the weight or cache that decides the node's backend. If the node writes a cache, this cache decides.
+  /// Otherwise the largest leaf that the node reads decides, even if the node reads a view of this leaf, or the result
+  /// of a write into this leaf. The leaves of rope (frequency factors) do not decide, because all layers share them. If
+  /// they decided, all heads would be copied to the backend of the factors and back.
   const Tensor* resident_of(const Tensor& node) const {
     if (writes(node)) return node.storage();
     if (node.op == Op::kRope) return nullptr;
@@ -104,8 +106,9 @@ class Assigner {
     return largest;
   }
 
-  /// Spreads backends from assigned nodes to the unassigned nodes after them. The backend `barred` is not spread; its
-  /// nodes only stop the spread of other backends.
+  /// An unassigned node takes the backend of the nearest assigned node before it in [begin, end), if this backend can
+  /// run the node. No node takes the backend `barred`. At a node that runs on `barred`, propagation stops until the
+  /// next node on another backend.
   template <class Iterator>
   void spread(Iterator begin, Iterator end, int barred) {
     int current = -1;
@@ -136,14 +139,14 @@ class Assigner {
     bool has_mesh = false;
     for (int b = 0; b <= last; ++b) has_mesh |= abilities_.device(b).type() == DeviceType::kMeta;
     if (has_mesh) {
-      return fmt::format("every member of a meta device must be able to run it: leave out the members that cannot{}",
-                         ends_with_cpu ? "" : ", or add a CPU device as the last one");
+      return fmt::format("every member of a meta device must be able to run the node: leave out members that cannot{}",
+                         ends_with_cpu ? "" : ", or add a CPU device as the last device");
     }
-    if (!ends_with_cpu) return "add a CPU device as the last one, or cast its sources";
+    if (!ends_with_cpu) return "add a CPU device as the last device, or cast the sources of the node";
     const int home = writes(node) ? abilities_.home(*node.storage()) : last;
-    if (home == last) return "cast its sources";
+    if (home == last) return "cast the sources of the node";
     return fmt::format(
-        "{} is stored on {}, which cannot run the node: place it on another device, or leave that device out",
+        "{} is stored on {}, which cannot run the node: place the tensor on another device, or omit this device",
         node.storage()->name, abilities_.device(home).name());
   }
 
@@ -151,7 +154,7 @@ class Assigner {
   const ScheduleOptions& options_;
   std::span<Tensor* const> nodes_;
   std::vector<Assignment> found_;
-  std::unordered_set<const Tensor*> lost_;  ///< nodes that the backend of their weight cannot run
+  std::unordered_set<const Tensor*> lost_;  ///< nodes that cannot run on the backend of their weight
 };
 
 }  // namespace
@@ -185,7 +188,8 @@ int Abilities::home(const Tensor& leaf) const {
   for (int b = 0; b < backends(); ++b) {
     if (devices_[b] == &type->device()) return b;
   }
-  // Host memory that belongs to no backend's device is assigned to the last backend that can use it, usually a CPU.
+  // Host memory that belongs to none of the backends' devices is assigned to the last backend that can use this memory,
+  // usually a CPU.
   for (int b = backends() - 1; b >= 0; --b) {
     if (devices_[b]->supports_buffer_type(*type)) return b;
   }

@@ -1,5 +1,6 @@
-// Assignment: chooses a backend for every node. Nodes that use weights or caches run on the backend that stores this
-// memory. Other nodes follow their neighbours, so that few copies are needed. A pure function.
+// Chooses a backend for every node of a graph. Nodes that use weights or caches run on the backend that stores this
+// memory. Other nodes run on the backends of their neighbours, so that few copies are needed. These functions change
+// neither the graph nor memory.
 #pragma once
 
 #include <vector>
@@ -8,7 +9,7 @@
 
 namespace shoal::sched {
 
-/// Caches the devices' answers about the nodes of a graph, so that each question is asked once.
+/// Caches the answers of devices to questions about the nodes of a graph. So each question is asked only once.
 class Abilities {
  public:
   Abilities(const Graph& graph, std::span<Device* const> devices, const Home& home)
@@ -16,15 +17,15 @@ class Abilities {
 
   int backends() const { return static_cast<int>(devices_.size()); }
   const Graph& graph() const { return graph_; }
-  /// True if the backend can run the node. Sources that the node does not write may be copied.
+  /// Whether the backend can run the node. Sources that the node does not write may be copied to the backend.
   bool runs(int backend, const Tensor& node);
   bool wants(int backend, const Tensor& node) const { return devices_[backend]->offload_op(node); }
-  /// True if the backend can use the leaf in place.
+  /// Whether the backend can use the leaf in place.
   bool reads(int backend, const Tensor& leaf) const;
-  /// The backend whose device stores the leaf, otherwise the last backend that can use it in place. Throws
-  /// InvalidArgument if there is none.
+  /// The backend whose device stores the leaf. If no backend's device stores the leaf, the result is the last backend
+  /// that can use the leaf in place. Throws InvalidArgument if no backend can use the leaf.
   int home(const Tensor& leaf) const;
-  /// True if the leaf is in host memory.
+  /// Whether the leaf is in host memory.
   bool is_host(const Tensor& leaf) const { return home_(leaf)->is_host(); }
   Device& device(int backend) const { return *devices_[backend]; }
 
@@ -35,13 +36,14 @@ class Abilities {
   const Graph& graph_;
   std::span<Device* const> devices_;
   const Home& home_;
-  std::vector<Answer> answers_;  ///< one for each node and backend
+  std::vector<Answer> answers_;  ///< one answer for each pair of node and backend
 };
 
-/// True for a view of a leaf. Every backend makes such views itself.
+/// Whether the tensor is a view of a leaf. Every backend makes its own views of leaves.
 bool is_leaf_view(const Tensor& tensor);
 
-/// Chooses the backend of each node and the reason; make_schedule() sets the splits. Throws like make_schedule().
+/// Chooses the backend of each node and stores the reason. make_schedule() later sets Assignment::split. Throws the
+/// errors of make_schedule().
 std::vector<Assignment> assign(Abilities& abilities, const ScheduleOptions& options);
 
 }  // namespace shoal::sched

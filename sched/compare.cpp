@@ -38,7 +38,7 @@ PlanOptions comparison_options(const Graph& graph, const NodeFilter& wanted) {
 Comparison::Comparison(Backend& first, Graph& graph, Backend& second, LeafCopies& leaves, NodeFilter wanted)
     : first_(first), second_(second), copy_(graph, leaves), nodes_(wanted_nodes(graph, wanted)) {
   require<InvalidArgument>(&leaves.device() == &second.device(),
-                           "the copies are on {}, but the second backend is {}; copy the leaves to its device",
+                           "the leaves were copied to {}; copy them to the device of the second backend, {}",
                            leaves.device().name(), second.name());
   PlanOptions options = comparison_options(graph, wanted);
   first_plan_ = first.create_plan(graph, options);

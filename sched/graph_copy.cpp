@@ -29,12 +29,12 @@ void LeafCopies::add(const Graph& graph) {
     memory_.resize(buffers);
     for (size_t i = before; i < originals_.size(); ++i) copies_.erase(originals_[i]);
     originals_.resize(before);
-    contexts_.emplace_front();  // a new context, because the names declared so far remain taken
+    contexts_.emplace_front();  // a new context, because the old one still has the names of the removed copies
     throw;
   }
 }
 
-// The copy keeps the name, because layouts depend on it.
+// The copy has the same name as its original, because layouts depend on the name.
 Tensor* LeafCopies::declare(const Tensor& original) {
   auto free = std::find_if(contexts_.begin(), contexts_.end(),
                            [&](const TensorContext& context) { return context.find(original.name) == nullptr; });

@@ -1,12 +1,14 @@
-// Copies graphs to another device: tensors, data and views. A copy is independent of its original and owns its memory.
-// Graph copies must be destroyed before the LeafCopies that they use.
+// Copies graphs to another device, with their tensors, data and views. A copy has memory of its own and does not use
+// its original. Graph copies must be destroyed before the LeafCopies that they use. In this example, `prompt` and
+// `token` share the copied weights and caches. On a meta device, the split-state callback gives the layouts of the
+// copies.
 //
-//   LeafCopies leaves(meta);                 // on a meta device the split-state callback gives their layouts
-//   GraphCopy prompt(graph, leaves), token(next_graph, leaves);     // share the copied weights and caches
+//   LeafCopies leaves(meta);
+//   GraphCopy prompt(graph, leaves), token(next_graph, leaves);
 //   auto plan = backend->create_plan(prompt.graph());
 //   tensor_copy(*logits_on_meta, ...) with logits_on_meta = prompt.find(*logits)
 //
-// Not thread-safe. All calls block. No work may be queued on the tensors that are copied.
+// Not thread-safe. All calls block. The copied tensors must not have queued work.
 #pragma once
 
 #include <deque>
@@ -26,12 +28,12 @@ class LeafCopies {
   LeafCopies(const LeafCopies&) = delete;
   LeafCopies& operator=(const LeafCopies&) = delete;
 
-  /// Copies the graph's weights and caches that have no copy yet. After an error, none of them is added. Throws
-  /// InvalidArgument for a tensor without memory, OutOfMemory, and errors of the device.
+  /// Copies the graph's weights and caches that have no copy yet. If the call fails, it adds none of these copies.
+  /// Throws InvalidArgument for a tensor without memory, OutOfMemory, and errors of the device.
   void add(const Graph& graph);
-  /// nullptr if the tensor has no copy.
+  /// Returns nullptr if the tensor has no copy.
   Tensor* find(const Tensor& original) const;
-  /// Originals, in the order in which they were added.
+  /// Original tensors, in the order in which they were added.
   std::vector<const Tensor*> originals() const { return originals_; }
   Device& device() const { return device_; }
 
@@ -39,7 +41,7 @@ class LeafCopies {
   Tensor* declare(const Tensor& original);
 
   Device& device_;
-  std::deque<TensorContext> contexts_;  ///< a repeated name needs another context
+  std::deque<TensorContext> contexts_;  ///< several contexts, because the names in one context are unique
   std::vector<std::unique_ptr<Buffer>> memory_;
   std::vector<const Tensor*> originals_;
   std::unordered_map<const Tensor*, Tensor*> copies_;
@@ -47,13 +49,14 @@ class LeafCopies {
 
 class GraphCopy {
  public:
-  /// Adds missing copies to `leaves`, which must outlive the graph copy. Throws like LeafCopies::add.
+  /// Adds missing copies to `leaves`, which must outlive the graph copy. Throws the errors of LeafCopies::add.
   GraphCopy(const Graph& graph, LeafCopies& leaves);
 
   Graph& graph() { return graph_; }
   /// The copy of a leaf or node of the original graph; nullptr for any other tensor.
   Tensor* find(const Tensor& original) const;
-  /// Copies the values of the original inputs. The copied inputs must have memory, so make a plan of the copy first.
+  /// Copies the values of the original inputs. The copied inputs must have memory. So callers make a plan of the copy
+  /// before this call.
   void copy_inputs();
 
  private:

@@ -59,7 +59,7 @@ class Builder {
     return local.tensors[&node] = local.graph->add_node(node.op, node.params, std::move(sources), node.name);
   }
 
-  /// The local tensor for a source.
+  /// Returns the local tensor for a source of a node.
   Tensor* source_of(LocalGraph& local, Tensor& source) {
     const auto found = local.tensors.find(&source);
     if (found != local.tensors.end()) return found->second;
@@ -72,11 +72,11 @@ class Builder {
     return add_node(local, source);
   }
 
-  /// Keeps a node's value until the end of its segment.
+  /// Makes a node's value valid until the end of its segment.
   void show(const Tensor& tensor) {
     if (tensor.is_leaf()) return;
     const int backend = schedule_.nodes[static_cast<size_t>(tensor.id)].backend;
-    if (backend < 0) return;  // a view of a leaf
+    if (backend < 0) return;  // the tensor is a view of a leaf
     LocalGraph& local = result_.backends[static_cast<size_t>(backend)];
     const Tensor* value = local.tensors.at(&tensor);
     if (shown_.insert(value).second) local.shown.push_back(value);
@@ -84,7 +84,7 @@ class Builder {
 
   const Schedule& schedule_;
   const std::unordered_set<const Tensor*>& observed_;
-  std::unordered_set<const Tensor*> shown_;  ///< shown values of all backends
+  std::unordered_set<const Tensor*> shown_;  ///< values that are already in LocalGraph::shown of a backend
   LocalGraphs result_;
 };
 

@@ -9,7 +9,7 @@
 namespace shoal::sched {
 namespace {
 
-/// Cuts an assigned graph into splits, in graph order.
+/// Divides an assigned graph into splits, in graph order.
 class Splitter {
  public:
   Splitter(Abilities& abilities, const ScheduleOptions& options, Schedule& schedule)
@@ -34,7 +34,7 @@ class Splitter {
     if (!base.is_leaf()) {
       of(view).split = of(base).split;
     } else if (view.is_output && base.is_persistent()) {
-      // Every backend that uses the view makes its own view. The caller gets the view of the backend that stores the
+      // Every backend that uses the view makes its own view. The caller gets the view on the backend that stores the
       // leaf.
       of(view).backend = abilities_.home(base);
       of(view).split = latest_split(of(view).backend);
@@ -45,7 +45,7 @@ class Splitter {
     if (of(view).split + 1 == static_cast<int>(schedule_.splits.size())) ends_ |= options_.observed.contains(&view);
   }
 
-  /// The backend's latest split, or a new split if it has none.
+  /// Returns the latest split of the backend. If the backend has no split, adds one.
   int latest_split(int backend) {
     for (int s = static_cast<int>(schedule_.splits.size()) - 1; s >= 0; --s) {
       if (schedule_.splits[static_cast<size_t>(s)].backend == backend) return s;
@@ -62,8 +62,8 @@ class Splitter {
     }
     const bool streams_weights =
         std::any_of(needed.begin(), needed.end(), [](const Copy& copy) { return copy.tensor->role == Role::kWeight; });
-    // A node with a copied weight starts a new split. So the weight can reuse the memory of earlier copied weights, and
-    // the ids of experts are known before the weight is copied.
+    // A node with a copied weight starts a new split. So the weight can reuse the memory of earlier copied weights. The
+    // new split also ensures that the ids of experts are known before the weight is copied.
     const bool fresh =
         schedule_.splits.empty() || schedule_.splits.back().backend != backend || streams_weights || ends_;
     if (fresh) schedule_.splits.push_back({backend, {}, {}});
@@ -74,8 +74,8 @@ class Splitter {
     ends_ = options_.observed.contains(&node);
   }
 
-  /// Adds the copy that a backend needs to use `source`, if any. For a view of a leaf the leaf is copied, because the
-  /// backend can make the view itself.
+  /// If a backend needs a copy to use `source`, adds this copy. If `source` is a view of a leaf, the copy contains the
+  /// leaf, because the backend can make the view itself.
   void need(int backend, const Tensor& node, const Tensor& source, std::vector<Copy>& needed) {
     const Tensor& behind = behind_views(source);
     const Tensor& wanted = behind.is_leaf() ? behind : source;
@@ -89,9 +89,9 @@ class Splitter {
     } else if (wanted.is_persistent()) {
       copy.from_backend = abilities_.home(wanted);
       copy.streamed = wanted.role == Role::kWeight && abilities_.is_host(wanted);
-      // Copies all experts if another node also uses the weight, or if the weight is used through a view.
+      // All experts are copied if another node also uses the weight, or if the node uses the weight through a view.
       const bool experts = node.op == Op::kMulMatId && node.src[0] == &wanted && abilities_.is_host(wanted);
-      // The host reads the ids, so they must be a computed node or a leaf that no graph writes.
+      // The host reads the ids. So the ids must be a computed node or a leaf that no graph writes.
       const Tensor* ids = experts && users(wanted) == 1 ? node.src[2] : nullptr;
       if (ids != nullptr && !is_leaf_view(*ids) && ids->storage()->role != Role::kCache) {
         copy.ids = ids;
@@ -110,7 +110,7 @@ class Splitter {
     return users_[&leaf];
   }
 
-  /// True if one backend writes a cache and another backend uses the cache in place.
+  /// Whether one backend writes a cache and another backend uses the cache in place.
   bool shares_a_cache() {
     std::map<const Tensor*, int> writers;
     for (const Tensor* node : abilities_.graph().nodes()) {
@@ -125,8 +125,8 @@ class Splitter {
         const Tensor& behind = behind_views(*source);
         const auto writer = behind.is_leaf() ? writers.find(&behind) : writers.end();
         if (writer == writers.end() || writer->second == of(*node).backend) continue;
-        // A backend that cannot use the cache in place gets a copy. The cache's own backend makes this copy on its
-        // stream, so no extra order is needed if this backend is also the writer.
+        // A backend that cannot use the cache in place gets a copy. The backend that stores the cache makes this copy
+        // on its stream. If this backend also writes the cache, its stream orders the copy and the writes.
         if (abilities_.reads(of(*node).backend, behind) || abilities_.home(behind) != writer->second) return true;
       }
     }
@@ -137,13 +137,14 @@ class Splitter {
   const ScheduleOptions& options_;
   Schedule& schedule_;
   std::vector<std::unordered_set<const Tensor*>> copied_;  ///< tensors that each backend has copied so far
-  std::unordered_map<const Tensor*, int> users_;           ///< counted at first use
-  bool ends_ = false;                                      ///< a new split must begin, because the last node is
-                                                           ///< observed
+  std::unordered_map<const Tensor*, int> users_;           ///< number of uses of each leaf; counted by the first call
+                                                           ///< of users()
+  bool ends_ = false;                                      ///< whether the next node must begin a new split, because
+                                                           ///< the last node is observed
 };
 
 size_t padded(size_t bytes) {
-  constexpr size_t kAlignment = 64;  // of host memory
+  constexpr size_t kAlignment = 64;  // alignment of slots and inputs in host memory
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 

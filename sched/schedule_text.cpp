@@ -16,7 +16,7 @@ std::string source_text(const Schedule& schedule, const Copy& copy) {
   return copy.ids == nullptr ? "from " + backend : fmt::format("from {}, the experts in {}", backend, copy.ids->name);
 }
 
-/// Columns of equal width, without trailing blanks.
+/// Pads each column to the width of its widest cell. Lines have no trailing blanks.
 std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {

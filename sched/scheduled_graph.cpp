@@ -11,7 +11,8 @@
 namespace shoal::sched {
 namespace {
 
-/// Submits the queued work of all backends in one piece (HeldBackend).
+/// Holds back the queued work of all backends during the lifetime of this object. So each backend submits this work all
+/// at once.
 class HeldBackends {
  public:
   explicit HeldBackends(std::span<Backend* const> backends) : backends_(backends) {
@@ -27,7 +28,7 @@ class HeldBackends {
   std::span<Backend* const> backends_;
 };
 
-// If a device has no events, the host waits for its stream instead.
+// `event` is nullptr if a device has no events. Then the host waits for the stream of this device.
 void record(Event* event, Backend& backend) {
   if (event != nullptr) event->record(backend);
 }
@@ -80,7 +81,8 @@ ScheduledGraph::ScheduledGraph(Graph& graph, PreparedGraph prepared, const std::
 }
 
 ScheduledGraph::~ScheduledGraph() {
-  // Waits for queued work, which uses the slots. A destroyed backend has already finished its work.
+  // Queued work uses the slots. So the destructor waits for this work. A destroyed backend has already finished its
+  // work.
   for (size_t b = 0; b < backends_.size(); ++b) {
     if (!lives_[b].expired()) finish_queued(*backends_[b]);
   }
@@ -124,7 +126,7 @@ void ScheduledGraph::make_actions(const std::unordered_set<const Tensor*>& obser
     std::vector<int>& waits = actions_[s].waits;
     std::ranges::sort(waits);
     waits.erase(std::unique(waits.begin(), waits.end()), waits.end());
-    // Inputs are sorted by size, so that a device can take all inputs of one size in one copy.
+    // Inputs are sorted by size. So a device can copy all inputs of the same size in one operation.
     std::stable_sort(actions_[s].inputs.begin(), actions_[s].inputs.end(),
                      [](const Transfer& a, const Transfer& b) { return a.bytes < b.bytes; });
   }
@@ -177,8 +179,8 @@ void ScheduledGraph::place_slots(BufferType& host) {
     transfer.slots = next;
     next += transfer.stride * slots;
   };
-  std::unordered_map<const Tensor*, std::byte*> slots_of;  // key: the source of a caller's input, the target of any
-                                                           // other value
+  std::unordered_map<const Tensor*, std::byte*> slots_of;  // the key of a caller's input is its source; the key of any
+                                                           // other value is its target
   for (Action& action : actions_) {
     for (Transfer& transfer : action.inputs) {
       const auto [known, is_new] = slots_of.try_emplace(transfer.source, next);
@@ -193,14 +195,14 @@ void ScheduledGraph::place_slots(BufferType& host) {
     }
     for (Leaf& leaf : action.leaves) give(leaf.transfer, copies_);
   }
-  check(next == slots_->base() + size, "slots take {} bytes, not {}", next - slots_->base(), size);
-  // The writer of a value uses the same slots as its reader.
+  check(next == slots_->base() + size, "the slots take {} bytes, expected {}", next - slots_->base(), size);
+  // The writer and the reader of a value use the same slots.
   for (Action& action : actions_) {
     for (Transfer& result : action.results) result.slots = slots_of.at(result.target);
   }
 }
 
-// The caller's tensors become aliases of the local tensors. Views of inputs refer to the caller's memory.
+// Makes the caller's tensors aliases of the local tensors. Views of inputs refer to the caller's memory.
 void ScheduledGraph::bind() {
   for (Tensor* node : graph_.nodes()) {
     const int backend = schedule_.nodes[static_cast<size_t>(node->id)].backend;
@@ -218,8 +220,8 @@ void ScheduledGraph::bind() {
 
 void ScheduledGraph::unbind() {
   if (claim_.graph_is_destroyed()) return;
-  // The lists of tensors placed in weights and caches must not keep the aliases. All other records of the aliases are
-  // destroyed with the plans of this graph.
+  // Each weight and each cache has a list of the tensors that are placed in it. The aliases are removed from these
+  // lists. All other records of the aliases are destroyed with the plans of this graph.
   for (Tensor* node : bound_) {
     node->placement.leave();
     node->buffer = nullptr;
@@ -275,8 +277,8 @@ void ScheduledGraph::follow(Action& action, Action* before) {
   for (const Leaf& leaf : action.leaves) wait(before->written.get(), *before->backend, *leaf.home);
 }
 
-// The events are recorded after the whole run, not after the inputs are read, because an event in the middle would
-// submit the work to the devices in several pieces.
+// The events are recorded after the whole run and not directly after the reads of the inputs. An earlier event would
+// divide the held work into several submissions.
 void ScheduledGraph::release_inputs(size_t slot) {
   for (Action& action : actions_) {
     if (!action.inputs.empty()) record(action.taken[slot].get(), *action.backend);
@@ -314,18 +316,19 @@ void ScheduledGraph::bring(Action& action, size_t slot) {
   for (const Stream& stream : action.streams) {
     if (stream.ids == nullptr) backend.set_async(*stream.target, stream.weight->data, 0, stream.target->bytes());
   }
-  // Experts are copied last, because their ids can be among the tensors copied above.
+  // Experts are copied last, because the tensors copied above may contain their ids.
   for (const Stream& stream : action.streams) {
     if (stream.ids != nullptr) stream_experts(action, stream);
   }
 }
 
-// Caches the ids rather than the list of experts, because another weight may select other experts by the same ids.
+// The host caches the ids and not the list of experts, because another weight may select different experts with the
+// same ids.
 void ScheduledGraph::stream_experts(Action& action, const Stream& stream) {
   ChosenIds& ids = *stream.ids;
   if (!ids.known && ids.maker != nullptr) {
     ids.maker->synchronize();
-    // If a device of another process computes the ids, the reader's stream receives them.
+    // If a device of another process computes the ids, the ids arrive on the reader's stream.
     if (ids.reader != ids.maker) ids.reader->synchronize();
   }
   if (!ids.known && ids.maker == nullptr) tensor_get(*ids.tensor, ids.values.data(), 0, ids.tensor->bytes());
@@ -366,7 +369,7 @@ void ScheduledGraph::pass_on(Action& action, size_t slot) {
 }
 
 bool ScheduledGraph::show(Action& action, const Observer& observer) {
-  synchronize_all(backends_);  // reports a failure of an earlier split before the observer reads wrong values
+  synchronize_all(backends_);  // throws failures of earlier splits, so that the observer cannot read wrong values
   return std::all_of(action.observed.begin(), action.observed.end(),
                      [&](const Tensor* node) { return observer(*node); });
 }

@@ -1,14 +1,14 @@
-// A scheduled graph that is ready to run: a plan on each backend, the copies between backends, and the caller's tensors
-// bound to their values. Owned by the Scheduler. Not thread-safe.
+// A scheduled graph that is ready to run. It contains a plan on each backend and the copies between backends. It also
+// makes the caller's tensors aliases of the computed tensors. The Scheduler owns this object. Not thread-safe.
 //
-// A value that crosses from one backend to another goes through a few slots of host memory, one for each run that may
-// be in flight (`copies`). In run r, the stream that made the value writes slot r mod copies after its split. The
-// stream that needs the value reads the slot just before its split. Events order the streams; the host never waits:
+// A value that one backend passes to another goes through slots of host memory. There is one slot for each run that may
+// be in flight (`copies`). In run r, the stream that computes the value writes slot r % copies after its split. The
+// stream that needs the value reads the slot just before its split. Events order the streams, and the host never waits:
 //
 //   on A   run 0, write slot 0, run 1, write slot 1, run 2, (slot 0 read?) write slot 0, ...
 //   on B                        (written?) read slot 0, run 0,       (written?) read slot 1, run 1, ...
 //
-// The caller's inputs are in host memory. Each run copies them once when it is queued, for all backends.
+// The caller's inputs are in host memory. When a run is queued, the host copies each input once for all backends.
 #pragma once
 
 #include <algorithm>
@@ -21,24 +21,24 @@
 
 namespace shoal::sched {
 
-/// Called with an observed node after it was computed. Returns false to stop the run.
+/// Receives an observed node after the node was computed. Returns false to stop the run.
 using Observer = std::function<bool(const Tensor& node)>;
 
-/// Waits for all backends. Throws the first failure and clears all failures. A cause is preferred over its consequence,
-/// such as a collective that ended because another rank failed.
+/// Waits for all backends. Throws the first failure and clears all failures. If one failure caused other failures, the
+/// cause is thrown. For example, a collective ends with a failure because another rank has failed.
 void synchronize_all(std::span<Backend* const> backends);
 
-/// A schedule with its local graphs and plans, prepared before memory is allocated.
+/// A schedule, its local graphs and their plans, all made before memory is allocated.
 struct PreparedGraph {
   Schedule schedule;
   LocalGraphs local;
-  std::vector<PreparedPlan*> plans = {};  ///< one for each backend (PlanOptions::prepared), or empty
+  std::vector<PreparedPlan*> plans = {};  ///< one plan for each backend (PlanOptions::prepared), or empty
 };
 
 class ScheduledGraph {
  public:
   /// Places the graph's nodes. The graph's inputs must already have memory. `arenas` contains one arena for each
-  /// backend. `host` is the type of memory for slots. Throws errors of the backends' create_plan.
+  /// backend. `host` is the buffer type of the slots. Throws the errors of create_plan of the backends.
   ScheduledGraph(Graph& graph, PreparedGraph prepared, const std::unordered_set<const Tensor*>& observed,
                  std::span<Backend* const> backends, std::span<std::unique_ptr<ComputeArena>> arenas, BufferType& host,
                  int copies);
@@ -47,7 +47,7 @@ class ScheduledGraph {
   ScheduledGraph(const ScheduledGraph&) = delete;
   ScheduledGraph& operator=(const ScheduledGraph&) = delete;
 
-  /// Queues a run. With an observer the call waits for each observed node. Returns false if the observer stopped the
+  /// Queues a run. With an observer, the call waits for each observed node. Returns false if the observer stopped the
   /// run.
   bool run(const Observer& observer);
   /// Makes every backend wait for all other backends.
@@ -56,36 +56,38 @@ class ScheduledGraph {
   const Schedule& schedule() const { return schedule_; }
   /// The plan on a backend; nullptr if the backend has no nodes.
   const GraphPlan* plan(int backend) const { return plans_[static_cast<size_t>(backend)].get(); }
-  /// Host memory of the slots, in bytes.
+  /// Bytes of host memory of the slots.
   size_t host_bytes() const;
 
  private:
   /// A tensor that is copied through host memory.
   struct Transfer {
-    const Tensor* source = nullptr;  ///< in the local graph of the backend that stores the tensor, or a leaf
-    Tensor* target = nullptr;        ///< in the local graph of the backend that needs the tensor
-    std::byte* slots = nullptr;      ///< slots of `stride` bytes
+    const Tensor* source = nullptr;  ///< a leaf, or a tensor in the local graph of the backend that stores it
+    Tensor* target = nullptr;        ///< a tensor in the local graph of the backend that needs it
+    std::byte* slots = nullptr;      ///< address of the first slot; each slot has `stride` bytes
     size_t bytes = 0, stride = 0;
     int split = 0;  ///< the split that needs the tensor
   };
-  /// Expert ids that the host reads. The backend that computes the ids copies them here at the end of the split, while
-  /// every member still has them. Ids in a leaf are read in place.
+  /// Expert ids that the host reads. The backend that computes the ids copies them to `values` at the end of the split,
+  /// when every member of the backend still has the ids. If the ids are a leaf, the host reads them in place.
   struct ChosenIds {
-    const Tensor* tensor = nullptr;  ///< in the caller's graph
-    Backend* reader = nullptr;       ///< the backend that gets the experts
-    const Tensor* source = nullptr;  ///< in the local graph of the backend that computes them; nullptr: a leaf
+    const Tensor* tensor = nullptr;  ///< the ids in the caller's graph
+    Backend* reader = nullptr;       ///< the backend to which the experts are copied
+    const Tensor* source = nullptr;  ///< the ids in the local graph of the backend that computes them; nullptr for a
+                                     ///< leaf
     Backend* maker = nullptr;
     std::vector<int32_t> values;
-    bool known = false;  ///< the host has the values of this run
+    bool known = false;  ///< whether `values` contains the ids of this run
   };
-  /// A weight that is copied directly from host memory: the whole weight, or only the experts in use.
+  /// A weight that is copied directly from host memory, without a slot. Either the whole weight or only the experts in
+  /// use are copied.
   struct Stream {
     const Tensor* weight = nullptr;
     Tensor* target = nullptr;
-    ChosenIds* ids = nullptr;              ///< nullptr: the whole weight is copied
+    ChosenIds* ids = nullptr;              ///< nullptr if the whole weight is copied
     const SelectParams* select = nullptr;  ///< maps ids to experts
   };
-  /// A leaf that is stored on another backend, which reads it in each run.
+  /// A leaf that another backend (`home`) stores. `home` reads the leaf in each run.
   struct Leaf {
     Transfer transfer;
     Backend* home = nullptr;
@@ -96,17 +98,18 @@ class ScheduledGraph {
     Backend* backend = nullptr;
     GraphPlan* plan = nullptr;
     int segment = 0;
-    std::vector<Transfer> inputs;  ///< copied from the caller through the slots of `inputs_`
-    std::vector<Transfer> values;  ///< copied from the slots that earlier splits have written
+    std::vector<Transfer> inputs;  ///< inputs of the caller, which are copied through the slots of `inputs_`
+    std::vector<Transfer> values;  ///< values that are copied from slots, which earlier splits have written
     std::vector<Leaf> leaves;
     std::vector<Stream> streams;
-    std::vector<int> waits;                     ///< splits that write `values`
-    std::vector<Transfer> results;              ///< written to slots after this split, for later splits
+    std::vector<int> waits;                     ///< numbers of the splits that write `values`
+    std::vector<Transfer> results;              ///< values that later splits need; copies to slots are queued after
+                                                ///< this split
     std::vector<ChosenIds*> chosen;             ///< ids that this split computes
-    std::vector<const Tensor*> observed;        ///< nodes of the caller's graph
-    std::unique_ptr<Event> written;             ///< recorded when `results` are in their slots
-    std::vector<std::unique_ptr<Event>> read;   ///< per slot: recorded when values and leaves have been read
-    std::vector<std::unique_ptr<Event>> taken;  ///< per slot: recorded when inputs have been read
+    std::vector<const Tensor*> observed;        ///< observed nodes of the caller's graph
+    std::unique_ptr<Event> written;             ///< the event is recorded after `results` were written to their slots
+    std::vector<std::unique_ptr<Event>> read;   ///< one event for each slot; recorded after values and leaves were read
+    std::vector<std::unique_ptr<Event>> taken;  ///< one event for each slot; recorded after inputs were read
 
     bool reads_slots() const { return !values.empty() || !leaves.empty(); }
   };
@@ -119,12 +122,12 @@ class ScheduledGraph {
   void bind();
   void unbind();
 
-  /// See slots_for().
+  /// Number of slots of each input; see slots_for().
   size_t input_slots() const { return std::max<size_t>(copies_, 2); }
   bool queue(uint64_t run, const Observer& observer);
   void take_inputs(size_t slot);
   void release_inputs(size_t slot);
-  /// Makes the split wait for all work of `before`, or does nothing if `before` is nullptr.
+  /// Makes the split wait for all work of the split `before`. Does nothing if `before` is nullptr.
   void follow(Action& action, Action* before);
   void bring(Action& action, size_t slot);
   static void stream_experts(Action& action, const Stream& stream);
@@ -135,7 +138,8 @@ class ScheduledGraph {
   GraphClaim claim_;
   Schedule schedule_;
   std::vector<Backend*> backends_;
-  std::vector<std::weak_ptr<const void>> lives_;  ///< expire when a backend is destroyed
+  std::vector<std::weak_ptr<const void>> lives_;  ///< one pointer for each backend; it expires when the backend is
+                                                  ///< destroyed
   size_t copies_;
   LocalGraphs local_;
   std::vector<std::unique_ptr<GraphPlan>> plans_;
@@ -143,10 +147,10 @@ class ScheduledGraph {
   std::vector<Transfer> inputs_;  ///< one transfer for each input
   std::unique_ptr<Buffer> slots_;
   std::vector<Tensor*> bound_;                   ///< the caller's nodes that bind() has placed
-  std::vector<std::unique_ptr<Event>> meeting_;  ///< one for each backend, created at first use
+  std::vector<std::unique_ptr<Event>> meeting_;  ///< one event for each backend, created at first use
   std::vector<std::unique_ptr<ChosenIds>> chosen_;
   uint64_t runs_ = 0;
-  Action* last_ = nullptr;  ///< the last split queued, in this run or the previous run
+  Action* last_ = nullptr;  ///< the split that was queued last, in this run or the previous run
 };
 
 }  // namespace shoal::sched

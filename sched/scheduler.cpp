@@ -9,7 +9,7 @@
 
 namespace shoal::sched {
 
-/// A graph that is ready to run, and the state from which it was prepared.
+/// A graph that is ready to run, and the state for which its plans were made.
 struct Scheduler::Entry {
   uint64_t uid;
   std::weak_ptr<const void> life;
@@ -19,7 +19,8 @@ struct Scheduler::Entry {
   std::unique_ptr<ScheduledGraph> scheduled;
 };
 
-/// Host memory for the graph inputs that the caller has not placed. It lives as long as the graph, even without a plan.
+/// Host memory for the graph inputs that the caller has not placed. It exists as long as the graph, even if the graph
+/// has no plan.
 class Scheduler::Inputs {
  public:
   Inputs(Graph& graph, BufferType& type) : uid_(graph.uid()), life_(graph.life()) {
@@ -46,12 +47,12 @@ class Scheduler::Inputs {
   std::unique_ptr<Buffer> memory_;
 };
 
-/// Exists while a call uses entries and may call the evaluation callback. See set_eval_callback().
+/// A Busy exists during each call that uses entries and that may call the evaluation callback. See set_eval_callback().
 class Scheduler::Busy {
  public:
   Busy(Scheduler& scheduler, std::string_view what) : busy_(scheduler.busy_) {
     require<InvalidArgument>(
-        !busy_, "a scheduler cannot {} inside its own evaluation callback; do it after compute has returned", what);
+        !busy_, "a scheduler cannot {} inside its own evaluation callback; wait until compute has returned", what);
     busy_ = true;
   }
   ~Busy() { busy_ = false; }
@@ -80,7 +81,7 @@ Scheduler::Scheduler(std::vector<Backend*> backends, const SchedulerOptions& opt
   require<InvalidArgument>(!backends_.empty(), "a scheduler needs at least one backend");
   constexpr int kMostCopies = 1024;
   require<InvalidArgument>(options.copies >= 1 && options.copies <= kMostCopies,
-                           "the copies of each value that crosses backends must be 1 to {}, got {}", kMostCopies,
+                           "SchedulerOptions::copies (runs in flight) must be 1 to {}, got {}", kMostCopies,
                            options.copies);
   options_.kept_graphs = std::max<size_t>(options_.kept_graphs, 1);
   for (size_t i = 0; i < backends_.size(); ++i) {
@@ -100,7 +101,7 @@ Scheduler::~Scheduler() = default;
 std::span<Backend* const> Scheduler::live() const {
   const auto gone = std::find_if(lives_.begin(), lives_.end(), [](const auto& life) { return life.expired(); });
   require<InvalidArgument>(gone == lives_.end(),
-                           "backend {} of the scheduler has been destroyed; keep backends as long as their scheduler",
+                           "backend {} of the scheduler has been destroyed; destroy the scheduler before its backends",
                            gone - lives_.begin());
   return backends_;
 }
@@ -113,7 +114,8 @@ void Scheduler::set_backend(const Tensor& node, const Backend* backend) {
   user_[&node] = {static_cast<int>(found - backends_.begin()), node.id, node.name};
 }
 
-// Also compares number and name, because a node of a destroyed graph may have had the same address.
+// A node of a new graph may have the address of a node of a destroyed graph. So this function also compares the numbers
+// and names of the nodes.
 std::unordered_map<const Tensor*, int> Scheduler::user_for(const Graph& graph) const {
   std::unordered_map<const Tensor*, int> user;
   for (const auto& [node, set] : user_) {
@@ -165,7 +167,7 @@ std::unique_ptr<ScheduledGraph> Scheduler::make(Graph& graph, const std::unorder
 }
 
 size_t Scheduler::checked(int index) const {
-  require<InvalidArgument>(index >= 0 && index < backends(), "the scheduler has {} backends, got number {}", backends(),
+  require<InvalidArgument>(index >= 0 && index < backends(), "the scheduler has {} backends, got index {}", backends(),
                            index);
   return static_cast<size_t>(index);
 }
@@ -216,7 +218,7 @@ size_t Scheduler::host_bytes() const {
 bool Scheduler::reserve(Graph& graph) {
   const Busy busy(*this, "reserve memory");
   synchronize();
-  entries_.clear();  // cached plans would hold memory that the arenas replace
+  entries_.clear();  // cached plans would keep the old memory of the arenas allocated
   try {
     make(graph, {});
     return true;
@@ -247,7 +249,8 @@ Scheduler::Entry& Scheduler::entry(Graph& graph, const EvalCallback& callback, P
     scheduled = make(graph, observed, prepared);
   } catch (const OutOfMemory&) {
     if (entries_.empty()) throw;
-    // Cached plans hold the arenas' previous memory, which is now too small.
+    // The arenas need more memory, but the cached plans still use the old memory. Without the plans, the old memory is
+    // freed.
     entries_.clear();
     scheduled = make(graph, observed);
   }
@@ -318,7 +321,7 @@ const Schedule& Scheduler::schedule() const {
 
 const ScheduledGraph& Scheduler::scheduled() const {
   require<InvalidArgument>(!entries_.empty() && !entries_.front().life.expired(),
-                           "no graph is scheduled, or it was destroyed; allocate or compute a graph first");
+                           "no scheduled graph exists; allocate or compute a graph first");
   return *entries_.front().scheduled;
 }
 

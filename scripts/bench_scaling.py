@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures the gain of more devices. Runs the same models on one device and on several, alternating, and compares the
-results with predictions.
+"""Measures the gain of more devices. Runs the same models alternately on one device and on several devices, and
+compares the results with predictions.
 
   scripts/bench_scaling.py -m model.gguf                                    # 1 and 2 CPU devices
   scripts/bench_scaling.py -m a.gguf -m b.gguf --counts 1,2,4 -p 512 -n 128 -r 5 --folder build/scaling
@@ -8,8 +8,9 @@ results with predictions.
   scripts/bench_scaling.py -m model.gguf --devices "CPU0;CPU1;CPU0,CPU1" --tensor-split "1,1;3,1"
   scripts/bench_scaling.py -m model.gguf --devices CUDA0,CUDA1 --processes 1,2,4 --mpirun "mpirun --hostfile hosts"
 
-Prints a table. Also writes it as README.md, with charts of speed-up and memory (SVG), and as scaling.csv. journal.jsonl
-stores every finished run, so the same command resumes after Ctrl-C or a crash. docs/benchmarks.md has the details.
+Prints a table. Writes the table also into README.md, with charts of speed-up and memory (SVG), and into scaling.csv.
+The file journal.jsonl stores every finished run. After Ctrl-C or a crash, the same command continues with the missing
+runs. docs/benchmarks.md describes the details.
 """
 
 import argparse
@@ -33,10 +34,11 @@ from scaling.configurations import Configuration, ConfigurationError  # noqa: E4
 from scaling.runs import Model  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PER_DEVICE = ("SHOAL_CPU_THREADS", "SHOAL_CPU_SLOWDOWN")  # may hold one number per CPU device
+PER_DEVICE = ("SHOAL_CPU_THREADS", "SHOAL_CPU_SLOWDOWN")  # a list has one number per CPU device
 TITLE = "# Gain of the next device"
-NOTE = ("t/s: median of the rounds. Speed-up: median of each round's own ratio to {}, with the smallest and largest. "
-        "Ideal: sum of the single devices. MiB: planned memory of the device that needs most.")
+NOTE = ("t/s is a median over rounds. Speed-up (median), min and max are ratios to {0} in one round. Ideal is the "
+        "total speed of the single devices / the speed of {0}. MiB is the planned memory of the device that needs "
+        "most.")
 
 
 def parser_of() -> argparse.ArgumentParser:
@@ -51,7 +53,7 @@ def parser_of() -> argparse.ArgumentParser:
     add("-t", "--threads", type=flags.positive(int), metavar="INT",
         help="number of threads of each CPU device (default: one per core)")
     add("--processes", type=flags.numbers(1), metavar="INTS",
-        help="numbers of processes, such as 1,2,4; each process uses the listed devices")
+        help="numbers of processes, such as 1,2,4; each process uses the devices of --devices or --counts")
     add("--mpirun", type=flags.words, metavar="COMMAND",
         help='command that starts the processes; the script appends -n. Examples: "mpirun --hostfile hosts --map-by '
         'node", "srun --mpi=pmix --ntasks-per-node=1" (default: "mpirun --bind-to none")')
@@ -59,7 +61,7 @@ def parser_of() -> argparse.ArgumentParser:
     add("--split-mode", "-sm", default="tensor", metavar="MODES", help="tensor, layer, or tensor,layer (default: tensor)")
     add("--tensor-split", "-ts", metavar="SHARES",
         help='lists of shares, such as "1,1;3,1", each for device lists of the same length; auto: the shares predicted '
-        "to be fastest; @FILE: the shares of a profile of tune_split.py, for the profile's devices (default: even)")
+        "to be fastest; @FILE: the shares of a profile of tune_split.py, used on the profile's devices (default: even)")
     add("-p", dest="prompts", type=flags.numbers(0), default=[512], metavar="INTS",
         help="prompt lengths in tokens (default: 512)")
     add("-n", dest="generations", type=flags.numbers(0), default=[128], metavar="INTS",
@@ -80,7 +82,7 @@ def parser_of() -> argparse.ArgumentParser:
 
 
 def models_of(paths: list[str]) -> list[Model]:
-    """Labels are file names, or whole paths if file names are not unique."""
+    """Makes the list of models. Their labels are file names, or whole paths if two file names are equal."""
     short = [pathlib.Path(path).name.removesuffix(".gguf") for path in paths]
     labels = short if len(set(short)) == len(short) else paths
     if len(set(labels)) != len(labels):
@@ -113,7 +115,8 @@ def configurations_of(arguments: argparse.Namespace) -> list[Configuration]:
 
 
 def environment_of(found: list[Configuration]) -> dict[str, str]:
-    """Divides the CPU into the same number of devices in all runs, so that a device is always the same."""
+    """Environment that divides the CPU into the same number of devices in all runs. So CPU0 is the same device in all
+    runs."""
     is_given = os.environ.get("SHOAL_CPU_DEVICES") or any("," in os.environ.get(name, "") for name in PER_DEVICE)
     needed = configurations.cpu_devices(found)
     return {"SHOAL_CPU_DEVICES": str(needed)} if needed and not is_given else {}
@@ -130,7 +133,7 @@ def file_name(kind: str, model: str) -> str:
 
 
 def check_replaced(arguments: argparse.Namespace, models: list[Model]) -> None:
-    """Throws files.Refused if the outputs would replace files that this script did not write."""
+    """Raises files.Refused if an output would replace a file that this script did not write."""
     outputs = [("README.md", "report", files.Kind(TITLE.encode())), ("scaling.csv", "table", files.Kind(b"model,test,"))]
     for model in models:
         names = [file_name(kind, model.label) for kind in ("speedup", "memory")]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Finds files and folders that documentation names but that do not exist.
+"""Finds names of missing files and folders in the documentation.
 
-Checks `backticks` in all Markdown files that git knows if their text looks like a path of the repository, such as
-"meta/plan/plan.h", "models/arch", "graph/ops/infer.{h,cpp}", or like the name of a source file. Also checks links to files.
-Ignores code blocks, placeholders of recipes (cumsum, gizmo, <name>) and CHANGELOG.md, which names removed files. Prints each
-missing file and exits with 1.
+Checks text in `backticks` in all Markdown files that git knows. The text is checked if it looks like a path in the
+repository ("meta/plan/plan.h", "models/arch", "graph/ops/infer.{h,cpp}") or like the name of a source file. Also checks
+links to files. Ignores code blocks, placeholders in recipes (cumsum, gizmo, <name>) and CHANGELOG.md, which names
+removed files. Prints each name of a missing file and exits with 1.
 """
 import pathlib
 import re
@@ -13,9 +13,9 @@ import sys
 
 PATH = re.compile(r"(?:[\w.-]+/)*[\w.-]*(?:\{[\w.,]+\})?[\w.-]*/?")
 SOURCE = re.compile(r"\w\.(?:h|cpp|cu|cuh|py|md|cmake|svg|def)$")
-LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # to a file, relative to the page
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # the target is a file, relative to the page
 PLACEHOLDER = re.compile(r"cumsum|gizmo")
-QUOTE = re.compile(r"^```cpp\n// (\S+\.cpp)\n(.*?)^```$", re.MULTILINE | re.DOTALL)  # code with the name of its file in the first line
+QUOTE = re.compile(r"^```cpp\n// (\S+\.cpp)\n(.*?)^```$", re.MULTILINE | re.DOTALL)  # the first line names the source file
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -42,7 +42,7 @@ def main() -> int:
     folders = {str(parent) for file in files for parent in pathlib.PurePath(file).parents} - {"."}
     known = set(files) | folders | {pathlib.PurePath(file).name for file in files}
     top = {folder for folder in folders if "/" not in folder}
-    # `meta/plan/candidates` may stand for the header and its source, and `mul_mat_vec*` for several files.
+    # A page may name a header and its source together (`meta/plan/candidates`).
     known |= {file.rpartition(".")[0] for file in files}
     breaches = 0
     for page in sorted(file for file in files if file.endswith(".md") and file != "CHANGELOG.md"):

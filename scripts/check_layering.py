@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Checks the order of the folders: a file includes its own folder or earlier ones only.
+"""Checks the order of the folders: a file may include files of its own folder and of earlier folders.
 
     base <- graph <- devices <- processes <- {sched, collectives <- machine <- meta} <- models <- tuning <- tools
 
-sched does not include collectives, machine and meta. The rooms of meta, models, tuning and tools also have an order, and
-the headers of a kind of device are private to it. tests, benchmarks and examples may include everything, but nothing
-includes benchmarks or examples, and only tests include tests.
+sched does not include collectives, machine and meta. The subfolders of meta, models, tuning and tools also have an
+order. The headers of a kind of device are private to its folder. tests, benchmarks and examples may include all these
+folders. Only tests and benchmarks may include tests. Other folders must not include benchmarks or examples.
 
-The chooser (tuning/choose) decides how a model runs, so few other places may construct a Placement or a ModelPlan.
+The chooser (tuning/choose) decides how a model runs. So only a few other places may construct a Placement or a
+ModelPlan.
 
-Prints each violation and exits with 1 if there is one.
+Prints each violation. Exits with 1 if there is a violation.
 """
 import pathlib
 import re
@@ -17,25 +18,27 @@ import sys
 
 LEVELS = ["base", "graph", "devices", "processes", "sched", "collectives", "machine", "meta", "models", "tuning", "tools"]
 STRANGERS = {"sched": {"collectives", "machine", "meta"}, "collectives": {"sched"}, "machine": {"sched"}, "meta": {"sched"}}
-# Rooms of a folder, in order: a room may include earlier rooms. "" stands for files of the folder itself.
+# The subfolders ("rooms") of a folder, in order. A room may include earlier rooms. "" stands for the
+# files directly in the folder.
 ROOMS = {
     "meta": ["layout", "rules", "plan", "device"],
     "models": ["gguf", "tokenizer", "arch", "place", "session"],
     "tuning": ["", "choose", "probe"],
     "tools": ["cli", "chat", "startup", "report", "bench", "commands"],
 }
-# Rooms whose headers are private, with the other folders that may include them. PUBLIC lists exceptions.
+# Rooms with private headers. The values are the other folders that may include these headers. PUBLIC lists headers that
+# are exceptions.
 PRIVATE = {
-    "devices/cpu": {"collectives/host", "collectives/mpi", "devices/cuda"},  # how threads wait, and sums by CPU kernels
+    "devices/cpu": {"collectives/host", "collectives/mpi", "devices/cuda"},  # waiting threads, and sums by CPU kernels
     "devices/cuda": {"collectives/cuda", "collectives/nccl", "collectives/p2p"},
-    "collectives/host": {"collectives/mpi"},  # points at which ranks meet, and sums
+    "collectives/host": {"collectives/mpi"},  # rendezvous of ranks, and sums
     "collectives/mpi": set(),
     "collectives/nccl": {"collectives/cuda"},
     "collectives/p2p": {"collectives/cuda"},
 }
 PUBLIC = {"devices/cpu/cpu_device.h", "devices/cpu/topology.h"}
 USERS = {"tests": {"tests"}, "benchmarks": {"tests"}, "examples": set()}
-# Patterns that find constructor calls of Placement and ModelPlan, and members of these types.
+# Patterns that find constructor calls of Placement and ModelPlan, and members with these types.
 CONSTRUCTION = re.compile(r"\b(?:Placement|ModelPlan)(?:>|\s+\w+)?[({]")
 MEMBERS = re.compile(r"\b(?:Placement|ModelPlan) (\w+(?:, \w+)*);")
 MOST_CONSTRUCTIONS = 4
@@ -87,7 +90,8 @@ def violations(root: pathlib.Path):
             relative = path.relative_to(root).as_posix()
             room = room_of(relative)
             if folder in ROOMS and room != "" and room not in ROOMS[folder]:
-                yield f"{relative}: {folder} has no room '{room}'; it has {', '.join(filter(None, ROOMS[folder]))}"
+                yield (f"{relative}: {folder} has no subfolder '{room}' in ROOMS; known subfolders: "
+                       f"{', '.join(filter(None, ROOMS[folder]))}")
             for number, line in enumerate(path.read_text().splitlines(), 1):
                 match = INCLUDE.match(line)
                 if not match:

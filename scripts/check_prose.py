@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Rejects phrases in comments, pages, messages and help that have to be read twice (CONTRIBUTING.md, "Prose").
+"""Rejects phrases that readers have to read twice (CONTRIBUTING.md, "Prose"). Checks comments, pages and messages.
 
-PHRASES has one phrase per line with its replacement. prose_exceptions.txt has one exception per line: file, words around the phrase,
-reason, separated by tabs. Prints each breach and exits with 1 if there is one.
+Each line of PHRASES contains a pattern and its replacement. Each line of prose_exceptions.txt contains an exception:
+file, words around the phrase, and reason, separated by tabs. Prints each rejected phrase. Exits with 1 if there is one.
 """
 import pathlib
 import re
@@ -36,7 +36,7 @@ def blank(found: re.Match) -> str:
 
 
 def texts_of(name: str, source: str) -> list[re.Match]:
-    """Paragraphs of pages, comments of code, and messages outside tests."""
+    """Returns the paragraphs of a page, or the comments and messages of a source file. Omits the messages in tests."""
     if name.endswith(PAGES):
         return list(re.finditer(r"[^|\n]+(?:\n[^|\n]+)*", FENCED.sub(blank, source)))
     strings = [] if name.startswith("tests/") else STRINGS.finditer(COMMENT.sub(blank, source))

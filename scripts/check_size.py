@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Checks that files are short, the repository is small, and tests are independent of each other.
+"""Checks that files are short, that the repository is small, and that tests are independent of each other.
 
-Source files have at most 500 lines and tests at most 800. All files together have less than 28 MB, of which the small model
-in f16 has 9 MB. tests/CMakeLists.txt builds every test file. Tests write no files into folders that other tests share. Checks
-the files that git knows or, without git, all files outside of build/. Prints each violation and exits with 1.
+- Source files have at most 500 lines, and tests have at most 800 lines.
+- All files together have less than 28 MB. The small model in f16 has 9 MB.
+- tests/CMakeLists.txt builds every test file.
+- Tests write no files into folders that other tests share.
+
+Checks the files that git knows, or without git, all files outside of build/. Prints each violation and exits with 1.
 """
 import pathlib
 import re
@@ -14,7 +17,7 @@ SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".cmake", ".sh"}
 SOURCE_LINES, TEST_LINES = 500, 800
 REPOSITORY_BYTES = 28_000_000
 SHARED_FOLDER = re.compile(r"\bTempDir\(\)|\btemp_directory_path\(\)")
-TEMPORARY = pathlib.Path("tests/support/temporary")  # defines a folder per process
+TEMPORARY = pathlib.Path("tests/support/temporary")  # these files define one temporary folder per process
 
 
 def files_of(root: pathlib.Path) -> list[pathlib.Path]:

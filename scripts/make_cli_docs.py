@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Updates the flags and examples in docs/cli.md from the output of the program.
 
-Each code block that begins with "$ shoal [COMMAND] --help" gets the help of that command. A flag with the same text in an earlier
-block is only named. Each indented example of a command with the same output on every machine (run, tokenize, detokenize, simulate,
-with a model that exists or can be made) gets that output. All other text is written by hand. --check changes nothing: it prints the
-differences and exits with 1.
+- Each code block that begins with "$ shoal [COMMAND] --help" gets the help of this command. If an earlier block
+  contains a flag with the same text, the block contains only the name of the flag.
+- Each indented example gets the output of its command. The examples are commands with the same output on every machine:
+  run, tokenize, detokenize and simulate, with a model that exists or that make_model.py can make.
+
+All other text is written by hand. --check writes nothing. It prints the differences and exits with 1 if there are any.
 """
 import argparse
 import difflib
@@ -21,8 +23,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 EXAMPLE = re.compile(
     r"^    \$ shoal (?P<line>(?:run|tokenize|detokenize|simulate) .*)\n"
     r"(?:(?!    \$ )    .*\n|\n(?=    (?!\$ )))*", re.MULTILINE)
-SPARSE = "70b-q4_k_m.gguf"  # made from a preset, without weights
-FLAG = re.compile(r"^  (-.*\n(?:    .*\n)*)", re.MULTILINE)  # one entry of a group of flags
+SPARSE = "70b-q4_k_m.gguf"  # make_model.py makes this model from a preset, without weights
+FLAG = re.compile(r"^  (-.*\n(?:    .*\n)*)", re.MULTILINE)  # the help of one flag
 GROUP = re.compile(r"^(\w[^\n]*:\n)((?:  .*\n)+)\n?", re.MULTILINE)
 BLOCK = re.compile(r"^```text\n\$ shoal (?P<command>[\w-]*) ?--help\n.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -36,13 +38,14 @@ def help_of(program: str, command: str) -> str:
 
 
 class SharedFlags:
-    """Names flags that an earlier block has printed, instead of printing them again."""
+    """Replaces the help of a flag by its name if an earlier block contains the same help."""
 
     def __init__(self):
-        self.first: dict[str, str] = {}  # text of a flag -> the command that prints it first
+        self.first: dict[str, str] = {}  # help of a flag -> the first command with this help
 
     def shorten(self, command: str, text: str) -> str:
-        """The block of a command without shared flags and blank lines; the block of the program ("") is unchanged."""
+        """Returns the block of a command without shared flags and blank lines. The block of the program ("") is not
+        changed."""
         shared: dict[str, list[str]] = {}
 
         def keep(flag: re.Match) -> str:
@@ -63,7 +66,8 @@ class SharedFlags:
 
 
 def make_sparse(folder: pathlib.Path) -> pathlib.Path | None:
-    """Writes the model without weights and returns its path; None if the packages of scripts/install_python are missing."""
+    """Writes the model without weights and returns its path. Returns None if the packages of scripts/install_python are
+    missing."""
     path = folder / SPARSE
     maker = [sys.executable, ROOT / "scripts/make_model.py", "--preset", "70b", "--type", "q4_k_m", "--sparse", path]
     made = subprocess.run(maker, capture_output=True, text=True, check=False)
@@ -97,7 +101,7 @@ def commands_of(program: str) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare without writing the page")
+    parser.add_argument("--check", action="store_true", help="compare a new page with the file, and write nothing")
     parser.add_argument("--program", default=str(ROOT / "build/release/bin/shoal"),
                         help="path of the program (default: %(default)s)")
     parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/cli.md",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a GGUF file of a model's shape with random weights, for benchmarks and plans.
+"""Writes a GGUF file with the shape of a model and random weights, for benchmarks and plans.
 
     scripts/install_python
     scripts/make_model.py --preset 1b --type q4_0 1b-q4_0.gguf
@@ -9,12 +9,13 @@
     scripts/make_model.py --preset deepseek-v3 --type iq1_s --sparse deepseek-v3-iq1_s.gguf
     scripts/make_model.py --preset gpt-oss-20b --layers 4 --type q8_0 --tensor-type _exps=mxfp4 gpt-oss.gguf
 
-Blocks are random bytes. Their scales give weights a standard deviation of 1/sqrt(row length), as in a freshly initialised
-model, so activations and logits have ordinary sizes; generated text is noise. The same arguments give the same file.
-Weights are streamed to the file, so memory stays below 300 MB for any size.
+The blocks of the weights are random bytes. The scales of the blocks give the weights a standard deviation of 1/sqrt(row
+length), as in a new model before its training. So activations and logits have ordinary sizes, but generated text is
+noise. The same arguments give the same file. The script needs less than 300 MB of memory for any model, because it
+writes the weights in small pieces.
 
-With --sparse the weights are a hole in the file and read as zeros. Such a file of any size is written at once and takes a few
-megabytes on disk. It is sufficient for `shoal plan` and `shoal simulate`.
+With --sparse, the file has a hole instead of the weights, which reads as zeros. Such a file is written immediately and
+needs only a few megabytes on disk. It is sufficient for `shoal plan` and `shoal simulate`.
 """
 
 import argparse
@@ -49,8 +50,13 @@ OWN_MODELS = files.Kind(b"GGUF", b"general.name\x08\0\0\0", b"random ")
 
 @dataclasses.dataclass(frozen=True)
 class Scales:
-    """Position in a block of its half-precision scale and of its offset, if it has one. `offset_per_scale` centres the block.
-    Other formats of the scale: a power of two in a byte, nibbles of four numbers, or four numbers of a byte each."""
+    """Positions of the scale and the offset in a block, in bytes.
+
+    - `offset_per_scale`: quotient of offset and scale with which the weights have the mean 0.
+    - `is_power`: the scale is a power of two in a byte instead of a half.
+    - `is_spread`: the scale is a half, whose nibbles are in four 16-bit numbers.
+    - `is_ue4m3`: there are four scales of one byte each.
+    """
 
     scale: int
     offset: int | None = None
@@ -88,12 +94,12 @@ BLOCKS = {
 PLAIN = {Type.F32, Type.F16, Type.BF16}
 NAMES = {t.name.lower(): t for t in sorted(PLAIN | set(BLOCKS))}
 CODEBOOKS = {Type.IQ1_S, Type.IQ1_M, Type.IQ2_XXS, Type.IQ2_XS, Type.IQ2_S, Type.IQ3_XXS, Type.IQ3_S}
-# Types with a q6_k output head, as in usual quantised files.
+# Types for which the output head has the type q6_k, as in usual quantised files.
 COARSE = CODEBOOKS | {
     Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.IQ4_NL, Type.IQ4_XS,
     Type.MXFP4, Type.NVFP4, Type.TQ1_0, Type.TQ2_0,
 }  # fmt: skip
-# Types that the quantiser uses if the row length is not a multiple of 256.
+# Types that the quantiser of llama.cpp uses instead if the row length is not a multiple of 256.
 FOR_SHORT_ROWS = {
     Type.Q2_K: Type.Q4_0, Type.Q3_K: Type.Q4_0, Type.Q4_K: Type.Q5_0, Type.Q5_K: Type.Q5_1, Type.Q6_K: Type.Q8_0,
     Type.IQ4_XS: Type.IQ4_NL, **dict.fromkeys(CODEBOOKS | {Type.TQ1_0, Type.TQ2_0}, Type.IQ4_NL),
@@ -104,20 +110,21 @@ FILE_TYPES = {
     "iq2_xs": 20, "iq3_xxs": 23, "iq1_s": 24, "iq4_nl": 25, "iq3_s": 26, "iq2_s": 28, "iq4_xs": 30, "iq1_m": 31,
     "bf16": 32, "tq1_0": 36, "tq2_0": 37, "mxfp4": 38, "nvfp4": 39,
 }  # fmt: skip
-# Blocks in the pool from which rows are cut. The number is prime, so that rows rarely begin at the same place.
+# Number of blocks in a pool. Rows are copied from a pool. The number is prime, so two rows rarely begin at the same
+# block.
 POOL_BLOCKS = 131071
 
 
 def powers_near(scale):
-    """Bytes of powers of two. For each scale, one of the two nearest powers is chosen at random, so that the average
-    square stays the same."""
+    """Rounds scales to powers of two and returns their exponent bytes. Each scale is randomly rounded to one of the two
+    nearest powers, so that the average square is unchanged."""
     below = np.floor(np.log2(scale))
     share = ((scale / 2**below) ** 2 - 1) / 3
     return (below + 128 + (np.arange(len(scale)) * 0.618034 % 1 < share)).astype(np.uint8)
 
 
 def with_scales(blocks, layout, scale):
-    """Sets every block's scale (an array of one value per block) and offset."""
+    """Sets the scale and the offset of every block. `scale`: an array with one value per block."""
     if layout.is_power:
         blocks[:, layout.scale] = powers_near(scale)
         return
@@ -137,7 +144,8 @@ def with_scales(blocks, layout, scale):
 
 
 def make_pool(random, kind, deviation):
-    """Bytes of POOL_BLOCKS blocks with the given standard deviation. For plain types, 32 elements are a block."""
+    """Returns the bytes of POOL_BLOCKS blocks with the given standard deviation. A block of a plain type has 32
+    elements."""
     if kind in PLAIN:
         values = random.standard_normal(POOL_BLOCKS * 32, dtype=np.float32) * np.float32(deviation)
         if kind == Type.BF16:
@@ -154,7 +162,7 @@ def make_pool(random, kind, deviation):
 
 
 class Weights:
-    """An endless stream of random weights for each type and row length. Only the last few pools are kept."""
+    """Endless sequences of random weights, one for each type and row length. Caches only the latest pools."""
 
     def __init__(self, seed):
         self.seed = seed
@@ -177,7 +185,8 @@ class Weights:
 
 
 def pieces(count):
-    """Token texts, scores and types: <unk> <s> </s>, 256 bytes, then words. Every prefix of a word is also a token."""
+    """Returns the texts, scores and types of all tokens: <unk> <s> </s>, 256 bytes, then words. Every prefix of a word
+    is also a token."""
     texts = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
     types = [gguf.TokenType.UNKNOWN] + [gguf.TokenType.CONTROL] * 2 + [gguf.TokenType.BYTE] * 256
     if count < len(texts) + 1:
@@ -193,7 +202,8 @@ def pieces(count):
 
 
 def more_bits(layer, layers):
-    """The layers with more bits in mixtures "M": the first and last eighth, and every third layer between."""
+    """Whether a layer has more bits in the mixtures with the suffix _m. These are the first and the last eighth of the
+    layers, and every third layer between them."""
     eighth = layers // 8
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
@@ -219,8 +229,9 @@ def mixed_q3_k_l(_, __):
     return dict.fromkeys(("attn_v", "attn_output", "ffn_down"), Type.Q5_K)
 
 
-# Mixtures: the type of most matrices, and the types of other matrices by layer, as llama.cpp's quantiser chooses them
-# for Llama models. Its q5_k_s is q5_k here, and its q3_k_s is q3_k.
+# Mixtures of types, as the quantiser of llama.cpp selects them for Llama models: the type of most matrices, and a
+# function that returns the types of all other matrices in a layer. llama.cpp's q5_k_s is q5_k here, and its q3_k_s is
+# q3_k.
 MIXTURES = {
     "q3_k_m": (Type.Q3_K, mixed_q3_k_m),
     "q3_k_l": (Type.Q3_K, mixed_q3_k_l),
@@ -231,7 +242,7 @@ MIXTURES = {
 
 
 def layer_types(shape, name, layer):
-    """Types of a layer's matrices that differ from the type of most matrices."""
+    """Returns the types of the matrices in a layer that differ from the type of most matrices."""
     if name not in MIXTURES:
         return {}
     base, mixed = MIXTURES[name]
@@ -244,7 +255,7 @@ def layer_types(shape, name, layer):
 
 
 def usual_tensors(shape, name, output_name):
-    """(tensor name, shape with the row length last, type) of each tensor in file order."""
+    """Yields (name, shape, type) of each tensor in file order. The row length is the last element of a shape."""
     base = MIXTURES[name][0] if name in MIXTURES else NAMES[name]
     output = NAMES[output_name] if output_name else Type.Q6_K if base in COARSE else base
     yield "token_embd.weight", (shape.vocab, shape.embd), output if shape.tied else base
@@ -260,7 +271,7 @@ def usual_tensors(shape, name, output_name):
 
 @dataclasses.dataclass(frozen=True)
 class Override:
-    """The type of matrices whose names match a regular expression anywhere."""
+    """The type of all matrices with a regular expression in their name."""
 
     pattern: re.Pattern
     kind: Type
@@ -269,7 +280,7 @@ class Override:
     def parse(text):
         pattern, _, kind = text.rpartition("=")
         if not pattern or kind not in NAMES:
-            raise argparse.ArgumentTypeError(f"{text}: expected PATTERN=TYPE, a type being one of {', '.join(NAMES)}")
+            raise argparse.ArgumentTypeError(f"{text}: expected PATTERN=TYPE with one of the types {', '.join(NAMES)}")
         try:
             return Override(re.compile(pattern), NAMES[kind])
         except re.error as error:
@@ -277,7 +288,7 @@ class Override:
 
 
 def tensors(shape, args):
-    """(tensor name, shape, type, bytes) of each tensor. The first matching override counts."""
+    """Returns (name, shape, type, bytes) of each tensor. The first matching override applies."""
     plan, used = [], set()
     for name, dims, kind in usual_tensors(shape, args.type, args.output_type):
         match = next((one for one in args.tensor_type if is_matrix(name, dims) and one.pattern.search(name)), None)
@@ -293,7 +304,7 @@ def tensors(shape, args):
 
 
 def fitting(kind, row):
-    """`kind`, or the type that replaces it for rows of this length."""
+    """Returns `kind`, or the type that replaces `kind` if rows of this length do not consist of whole blocks."""
     return FOR_SHORT_ROWS.get(kind, kind) if row % gguf.GGML_QUANT_SIZES[kind][0] else kind
 
 
@@ -351,7 +362,7 @@ def write_model(shape, args, plan):
 
 
 def print_plan(plan):
-    """Prints the tensors, one per line. Sizes are in GGUF order, the row length first."""
+    """Prints the tensors, one per line. Shapes are in GGUF order: the row length is first."""
     for name, dims, kind, size in plan:
         print(f"{name:<28} {' x '.join(str(n) for n in reversed(dims)):<16} {kind.name.lower():<5} {size:>15,}")
     totals = {}
@@ -364,13 +375,13 @@ def print_plan(plan):
 def parse_arguments():
     parser = arguments.Parser(description=__doc__)
     parser.add_argument("output", nargs="?", help="file to write")
-    parser.add_argument("--preset", choices=PRESETS, default="tiny", help="sizes of the model (default: tiny)")
+    parser.add_argument("--preset", choices=PRESETS, default="tiny", help="named set of model sizes (default: tiny)")
     parser.add_argument("--type", choices=[*NAMES, *MIXTURES], default="q8_0",
                         help="data type of the matrices (default: q8_0)")
     parser.add_argument("--output-type", choices=NAMES,
                         help="data type of the output head (default: the larger of q6_k and --type)")  # fmt: skip
     parser.add_argument("--tensor-type", action="append", type=Override.parse, default=[], metavar="PATTERN=TYPE",
-                        help="data type TYPE of matrices whose names match the regular expression PATTERN; may be repeated; "
+                        help="use TYPE for matrices whose names match the regular expression PATTERN; may be repeated; "
                         "the first match applies")  # fmt: skip
     parser.add_argument("--sparse", action="store_true",
                         help="write a hole in the file instead of the weights; the hole reads as zeros")
@@ -378,9 +389,9 @@ def parse_arguments():
     parser.add_argument("--force", action="store_true", help="replace the file even if this script did not write it")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random weights (default: 0)")
     for field in ("embd", "layers", "ff", "heads", "kv-heads", "vocab", "ctx"):
-        parser.add_argument(f"--{field}", type=int, help="size that replaces the size of the preset")
+        parser.add_argument(f"--{field}", type=int, help="value that replaces the value of the preset")
     parser.add_argument("--head-dim", type=int, dest="given_head_dim", metavar="HEAD_DIM",
-                        help="elements of a key or value per head (default: embd / heads)")  # fmt: skip
+                        help="number of elements of a key or value per head (default: embd / heads)")  # fmt: skip
     parser.add_argument("--tied", action=argparse.BooleanOptionalAction,
                         help="use the embedding matrix also as the output head")
     args = parser.parse_args()
@@ -398,8 +409,8 @@ def main():
     if min(shape.embd, shape.layers, shape.ff, shape.heads, shape.kv_heads, shape.ctx) < 1 or args.seed < 0:
         sys.exit("make_model.py: sizes must be positive and the seed not negative")
     if (shape.embd % shape.heads and not args.given_head_dim) or shape.heads % shape.kv_heads:
-        sys.exit(f"make_model.py: heads {shape.heads} must divide embd {shape.embd} unless --head-dim is given, and "
-                 f"kv-heads {shape.kv_heads} heads")  # fmt: skip
+        sys.exit(f"make_model.py: embd {shape.embd} must be a multiple of heads {shape.heads} unless --head-dim is "
+                 f"given, and heads must be a multiple of kv-heads {shape.kv_heads}")  # fmt: skip
     if shape.head_dim < 2 or shape.head_dim % 2:
         sys.exit(f"make_model.py: heads have {shape.head_dim} dimensions; rope needs an even number")
     plan = tensors(shape, args)

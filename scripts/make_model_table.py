@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the model table of README.md from the list of architectures, models/arch/architectures.def.
+"""Writes the model table in README.md from the list of architectures, models/arch/architectures.def.
 
-One row per family: the architectures whose model names begin with the same word.
+Each row of the table is a family: the architectures whose model names begin with the same word.
 
     scripts/make_model_table.py            update README.md
-    scripts/make_model_table.py --check    compare only; exit with 1 if they differ
+    scripts/make_model_table.py --check    only compare; exit with 1 if the tables differ
 """
 import argparse
 import pathlib
@@ -19,7 +19,7 @@ TABLE = re.compile(re.escape(HEAD) + r"(?:\|.*\n)+")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare without writing the page")
+    parser.add_argument("--check", action="store_true", help="compare a new page with the file, and write nothing")
     parser.add_argument("--page", type=pathlib.Path, default=ROOT / "README.md", help="page to update (default: %(default)s)")
     arguments = parser.parse_args()
     rows = ROW.findall((ROOT / "models/arch/architectures.def").read_text())

@@ -2,7 +2,7 @@
 """Draws the pictures of the documentation as SVG files for light and dark themes: docs/tensor_parallel.svg, docs/graph_to_plan.svg.
 
     scripts/make_pictures.py            update the files
-    scripts/make_pictures.py --check    compare only; exit with 1 if they differ
+    scripts/make_pictures.py --check    only compare; exit with 1 if a file differs
 """
 import argparse
 import pathlib
@@ -23,14 +23,14 @@ class Picture:
         self.shapes: list[str] = []
 
     def text(self, x: float, y: float, lines: str, kind: str = ""):
-        """Lines separated by "|", centred on (x, y)."""
+        """Adds lines of text, centred on (x, y). "|" separates the lines."""
         parts = lines.split("|")
         for number, line in enumerate(parts):
             down = y + 5 + 17 * (number - (len(parts) - 1) / 2)
             self.shapes.append(f'<text x="{x:g}" y="{down:g}"{kind and f" class={chr(34)}{kind}{chr(34)}"}>{line}</text>')
 
     def box(self, x: float, y: float, width: float, height: float, lines: str = "", kind: str = ""):
-        """A box with its upper left corner at (x, y)."""
+        """Adds a box. Its upper left corner is at (x, y)."""
         self.shapes.append(f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="3"{kind and f" class={chr(34)}{kind}{chr(34)}"}/>')
         self.text(x + width / 2, y + height / 2, lines)
 
@@ -45,7 +45,7 @@ class Picture:
 
 
 def tensor_parallel() -> Picture:
-    """One layer on two devices with shares 3 to 1: weights, and the two all-reduces."""
+    """Draws one layer on two devices with the shares 3 to 1: the weights and the two all-reduces."""
     picture = Picture(860, 256)
     picture.text(270, 18, "attention", "bold")
     picture.text(622, 18, "feed-forward", "bold")
@@ -64,7 +64,7 @@ def tensor_parallel() -> Picture:
 
 
 def graph_to_plan() -> Picture:
-    """The inputs of a plan, the two passes, and a plan with its steps on two ranks."""
+    """Draws the inputs of a plan, the two passes of planning, and a plan with its steps on two ranks."""
     picture = Picture(900, 214)
     picture.box(10, 30, 140, 54, "graph:|nodes over leaves")
     picture.box(10, 120, 140, 72, "split-state callback:|layouts of|weights and caches")
@@ -86,7 +86,7 @@ def graph_to_plan() -> Picture:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare without writing the files")
+    parser.add_argument("--check", action="store_true", help="compare new pictures with the files, and write nothing")
     check = parser.parse_args().check
     differ = 0
     for draw in (tensor_parallel, graph_to_plan):

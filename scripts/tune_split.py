@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Measures splits over unequal devices and finds the shares with which a model runs fastest.
+"""Finds the shares with which a model runs fastest on unequal devices.
 
     scripts/tune_split.py -m model.gguf --devices CPU0,CPU1 -o model.split.json
     shoal run -m model.gguf --devices CPU0,CPU1 --tensor-split @model.split.json -p "Once"
 
-Starts from the prediction of `shoal plan`, measures with `shoal bench`, moves to better neighbours, and stops if no split
-one unit away is significantly better. The journal stores each finished run, so the same command resumes. docs/tuning.md
-has the details. Exits with 1 if nothing could be measured, and with 130 or 143 if it was stopped.
+The search starts from the prediction of `shoal plan` and measures splits with `shoal bench`. It moves to better
+neighbours until no split at a distance of one unit is significantly better. The journal stores each finished run, so
+the same command continues an interrupted search. docs/tuning.md describes the details. The script exits with 1 if
+nothing could be measured, and with 130 or 143 if a signal stopped the search.
 """
 import argparse
 import os
@@ -44,8 +45,8 @@ def fraction(text):
 
 class Parser(arguments.Parser):
     def print_help(self, file=None):
-        """Reports errors of stdout, which argparse ignores here."""
-        with failing_with("cannot write to stdout", "check the disk or pipe it goes to"):
+        """Prints the help. argparse would ignore errors of stdout."""
+        with failing_with("cannot write to stdout", "check the disk or pipe of stdout"):
             print(self.format_help(), end="", file=file, flush=True)
 
 
@@ -57,7 +58,7 @@ def parsed():
     add("--split-mode", "-sm", choices=("tensor", "layer"), default="tensor",
         help="split mode, as in shoal run (default: tensor)")
     add("--objective", choices=("generation", "prompt", "mix"),
-        help="speed to optimise; mix: prompt and generation together (default: generation, or prompt with -n 0)")
+        help="speed to optimise; mix: total time of prompt and generation (default: generation, or prompt with -n 0)")
     add("-p", "--n-prompt", type=arguments.count, default=512, metavar="N", help="prompt length in tokens (default: 512)")
     add("-n", "--n-gen", type=arguments.count, default=128, metavar="N",
         help="number of tokens to generate (default: 128)")
@@ -71,7 +72,7 @@ def parsed():
         help="maximum number of splits to measure (default: a third of all splits, at least 8)")
     add("-r", "--repetitions", type=arguments.positive(int), default=3, metavar="N",
         help="number of repetitions in each run (default: 3)")
-    add("--tolerance", type=fraction, default=0.01, help="largest relative difference that counts as equal (default: 0.01)")
+    add("--tolerance", type=fraction, default=0.01, help="largest relative difference of speeds that counts as equal (default: 0.01)")
     add("--timeout", type=arguments.positive(float), default=1800, metavar="SECONDS",
         help="time limit of a run (default: 1800)")
     add("--shoal", metavar="PATH", help="path of the program shoal (default: build/release/bin/shoal)")
@@ -79,7 +80,7 @@ def parsed():
         help="profile to write (default: the model's name with .split.json, in the current folder)")
     add("--journal", metavar="FILE",
         help="file that stores the measurements (default: the profile's name with .journal.jsonl)")
-    add("--retry-failed", action="store_true", help="repeat the measurement of splits that failed in an earlier run")
+    add("--retry-failed", action="store_true", help="measure splits again if they failed in an earlier run")
     add("--chart", metavar="FILE", help="chart to write; none: no chart (default: the profile's name with .svg)")
     add("--force", action="store_true", help="replace the profile and the chart even if this script did not write them")
     add("--output", choices=("text", "json"), default="text", help="format of stdout (default: text)")
@@ -90,7 +91,7 @@ def parsed():
 
 
 def check(parser, given):
-    """Checks conditions on several flags."""
+    """Checks the conditions that involve several flags."""
     if given.objective is None:
         given.objective = "generation" if given.n_gen > 0 else "prompt"
     for flag, tokens, kind in (("-p", given.n_prompt, "prompt"), ("-n", given.n_gen, "generation")):
@@ -102,7 +103,7 @@ def check(parser, given):
 
 
 def drop_stdout():
-    """Discards unwritten output, which the interpreter would otherwise write at its exit."""
+    """Flushes stdout. After an error, discards the remaining output, so that the interpreter exits without an error."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -15,8 +15,8 @@ namespace {
 
 struct Member {
   const machine::DeviceModel* device = nullptr;
-  std::vector<Work> nodes;  ///< by node number; zero for nodes that are not executed
-  /// By node number: seconds by which the busiest rank of this expert product exceeds the average (expert_load.h).
+  std::vector<Work> nodes;  ///< work of each node, by node number; zero for nodes that are not executed
+  /// Seconds by which the busiest rank exceeds the average rank in an expert product, by node number (expert_load.h).
   std::vector<double> excess;
 };
 
@@ -26,16 +26,16 @@ struct Group {
   std::vector<size_t> ranks;
 };
 
-/// A mul_mat_id and the ranks that have some of its experts.
+/// A mul_mat_id, with the nodes of the ranks that store some of its experts.
 struct ExpertProduct {
-  int64_t experts = 0;  ///< number of experts that ids may select, on all ranks
+  int64_t experts = 0;  ///< number of experts that ids may select, summed over all ranks
   bool is_divided = false;
-  std::vector<std::pair<size_t, const Tensor*>> parts;  ///< each rank with its node
-  std::vector<double> pair_seconds;                     ///< seconds of one more (slot, token) pair, in the order of
-                                                        ///< `parts`
+  std::vector<std::pair<size_t, const Tensor*>> parts;  ///< each rank with its mul_mat_id node
+  std::vector<double> pair_seconds;                     ///< seconds that one more (slot, token) pair takes, in the
+                                                        ///< order of `parts`
 };
 
-/// Number of the rank's experts that ids may select.
+/// Number of experts that ids may select on the rank of this node.
 int64_t reachable(const Tensor& product) {
   const auto& ranges = std::get<SelectParams>(product.params).ranges;
   int64_t count = ranges.empty() ? product.src[0]->shape[2] : 0;
@@ -45,7 +45,7 @@ int64_t reachable(const Tensor& product) {
 
 }  // namespace
 
-/// A plan on a machine, with all values that do not depend on the segments.
+/// A plan on a machine. Contains all values that are the same for every range of segments.
 struct Estimator::Ground {
   Ground(const meta::Plan& plan, const machine::MachineModel& machine, std::span<const int> devices, double kv_rows)
       : plan(plan), machine(machine), devices(devices.begin(), devices.end()) {
@@ -101,17 +101,18 @@ struct Estimator::Ground {
     group->ranks.push_back(rank);
   }
 
-  /// The argument `experts` of node_cost(): the selectable experts of all ranks, divided by the selectable fraction of
-  /// this rank's experts. 0 if every rank has all experts.
+  /// The argument `experts` of node_cost(). If ids may select m of the n experts on this rank, the result is n / m
+  /// times the number of selectable experts on all ranks. The result is 0 if m is 0 or every rank has all experts.
   int64_t experts_for(const Tensor& node) const {
     const ExpertProduct& product = products_.at(node.name);
     const int64_t here = reachable(node);
     return here == 0 || !product.is_divided ? 0 : product.experts * node.src[0]->shape[2] / here;
   }
 
-  /// Adds the time by which the busiest rank exceeds the average. The busiest rank changes from token to token.
+  /// Adds the seconds by which the busiest rank exceeds the average rank. The busiest rank changes from token to token,
+  /// so all ranks get the same excess.
   void add_excess() {
-    std::map<std::pair<std::vector<int64_t>, std::vector<double>>, double> known;  // most layers are equal
+    std::map<std::pair<std::vector<int64_t>, std::vector<double>>, double> known;  // one entry for all equal layers
     for (const auto& [name, product] : products_) {
       if (members.size() < 2 || !product.is_divided || product.experts == 0) continue;
       const Tensor& ids = *product.parts.front().second->src[2];
@@ -134,7 +135,8 @@ struct Estimator::Ground {
   std::map<std::string_view, ExpertProduct> products_;  ///< by node name
 };
 
-/// Adds up the time of the steps of some segments. All ranks meet at every collective, so one clock is enough.
+/// Adds up the time of the steps of some segments. All ranks meet at every collective, so one clock is enough for all
+/// ranks.
 class Estimator::Walk {
  public:
   explicit Walk(const Ground& ground) : ground_(ground), excess_(ground.members.size()), todo_(ground.members.size()) {
@@ -162,8 +164,8 @@ class Estimator::Walk {
     double end() const { return ends.empty() ? 0 : ends.back(); }
   };
 
-  /// Part of a step's nodes. kBefore: the nodes before the collective's node, which compute its operand. kRest: all
-  /// other nodes.
+  /// The two ranges of nodes in a step. kBefore: the nodes before the collective, which compute its operand. kRest: the
+  /// collective and the nodes after it, or all nodes of a step without a collective.
   enum class Part { kBefore, kRest };
 
   NodeRange part_of(const meta::Step& step, size_t rank, Part part) const {
@@ -176,7 +178,7 @@ class Estimator::Walk {
     return part == Part::kBefore ? NodeRange{range.begin, middle} : NodeRange{middle, range.end};
   }
 
-  /// Adds the work of each rank in this part of the step.
+  /// Adds the work of each rank in this range of the step.
   void add_nodes(const meta::Step& step, Part part) {
     const bool joined = step.kind == meta::StepKind::kCollective;
     for (size_t rank = 0; rank < todo_.size(); ++rank) {
@@ -186,7 +188,7 @@ class Estimator::Walk {
       const NodeRange range = part_of(step, rank, part);
       for (int i = range.begin; i < range.end; ++i) {
         Work work = member.nodes[static_cast<size_t>(i)];
-        // Nodes that are fused with a collective need no call of their own.
+        // A node that is fused with a collective does not pay the cost of a separate op.
         if (joined) work.seconds -= std::min(work.seconds, member.device->op_seconds);
         if (work.seconds > 0) todo.push_back(work);
         if (!member.excess.empty()) excess_[rank] += member.excess[static_cast<size_t>(i)];
@@ -197,7 +199,7 @@ class Estimator::Walk {
     }
   }
 
-  /// All ranks do their work. Ranks that finish early wait for the slowest.
+  /// Runs the queued work of all ranks. Ranks that finish early wait for the slowest rank.
   void compute() {
     for (const Group& group : ground_.groups) {
       flows_.clear();
@@ -240,7 +242,7 @@ class Estimator::Walk {
   }
 
   const Ground& ground_;
-  std::vector<double> excess_;  ///< by rank: time that it waits for the busiest rank of the same expert products
+  std::vector<double> excess_;  ///< seconds that each rank waits for the busiest rank of the same expert products
   std::vector<Todo> todo_;
   std::vector<Flow> flows_;
   Estimate result_;

@@ -9,9 +9,9 @@ namespace {
 /// The progress of a flow.
 struct Runner {
   Flow* flow = nullptr;
-  size_t next = 0;     ///< index of the current piece of work
-  double left = 1;     ///< unfinished part of that piece
-  double seconds = 0;  ///< seconds that the whole piece takes at the current rate
+  size_t next = 0;     ///< index of the current work item
+  double left = 1;     ///< unfinished fraction of the current work item
+  double seconds = 0;  ///< seconds that the whole work item takes at the current rate
   double demand = 0;   ///< bytes/s that the flow would read with unlimited bandwidth
   bool is_served = false;
 
@@ -40,7 +40,7 @@ class Pool {
   }
 
  private:
-  /// Skips pieces of work that take no time. Returns false if no work is left.
+  /// Skips work items that take no time. Returns false if no work remains.
   bool skip(Runner& runner) const {
     while (runner.next < runner.flow->work.size() && runner.work().seconds <= 0) {
       runner.flow->ends[runner.next++] = now_;
@@ -49,7 +49,8 @@ class Pool {
   }
 
   bool advance(Runner& runner, double step) const {
-    // Tolerance with which equal ranks finish at the same time despite rounding.
+    // If at most this fraction of a work item is left, the work item counts as finished. With this tolerance, equal
+    // ranks finish at the same time despite rounding.
     constexpr double kDone = 1e-12;
     runner.left -= step / runner.seconds;
     if (runner.left > kDone) return true;
@@ -70,10 +71,11 @@ class Pool {
     if (domain_.bandwidth > 0 && demand > domain_.bandwidth) share_bandwidth();
   }
 
-  /// Flows that demand less than their share get their demand. Repeats this with the remaining bandwidth until all
-  /// remaining flows demand more than their share.
+  /// Divides the bandwidth of the domain among the flows in proportion to their weights. A flow that demands less than
+  /// its part gets its whole demand. The remaining flows divide the remaining bandwidth in the same manner, until every
+  /// remaining flow demands more than it gets.
   void share_bandwidth() {
-    constexpr double kLeast = 1e-9;  // keeps the share positive after rounding
+    constexpr double kLeast = 1e-9;  // keeps the divided bandwidth positive despite rounding
     double rest = domain_.bandwidth;
     for (Runner& runner : runners_) runner.is_served = runner.demand <= 0;
     for (bool changed = true; changed;) {

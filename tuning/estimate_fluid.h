@@ -1,8 +1,9 @@
-// Simulates the ranks of one domain, which compute at the same time and share its cores and bandwidth. Between two
-// events (a piece of work is done, or a rank is done) all rates are constant, so the times are exact.
+// Simulates ranks that compute at the same time in one domain and so share its cores and bandwidth. An event is the end
+// of a work item or of a rank's work. All rates are constant between two events, so the times are exact.
 //
-//   The domain has a bandwidth of 60. Two ranks could read 40 each, and have 400 and 800 bytes to read.
-//   Both read at 30 until 13.3 s, when the first is done. The second has 400 bytes left and reads at 40: 23.3 s.
+//   The domain has a bandwidth of 60. Each of two ranks could read at 40. The ranks have 400 and 800 bytes to read.
+//   Both ranks read at 30 until 13.3 s, when the first rank finishes. The second rank then has 400 bytes left, reads
+//   at 40 and finishes at 23.3 s.
 #pragma once
 
 #include <span>
@@ -12,8 +13,8 @@
 
 namespace shoal::tuning {
 
-/// A piece of a rank's work: the seconds that it takes if the rank has the domain to itself, and the bytes that it
-/// reads at a constant rate in that time.
+/// A work item of a rank. `seconds`: time if no other rank uses the domain. `bytes`: bytes that the rank reads at a
+/// constant rate in this time.
 struct Work {
   double seconds = 0;
   double bytes = 0;
@@ -22,14 +23,15 @@ struct Work {
 /// The work of one rank in a domain.
 struct Flow {
   double cores = 1;
-  double bandwidth = 0;        ///< weight of the rank when bandwidth is scarce
-  std::span<const Work> work;  ///< pieces in the order of execution
-  std::span<double> ends;      ///< result: end of each piece of work, in seconds after the common start
+  double bandwidth = 0;        ///< weight of the rank in the division of scarce bandwidth; 0: its demand is the weight
+  std::span<const Work> work;  ///< work items in the order of execution
+  std::span<double> ends;      ///< result: end of each work item, in seconds after the common start
 };
 
-/// Runs all flows of a domain, which start together. A piece of work takes its seconds divided by the fraction of its
-/// cores that the rank gets. Its bytes divided by that time are the bandwidth demand. If all demands together exceed
-/// the domain's bandwidth, each rank gets a share in proportion to its own bandwidth, but at most its demand.
+/// Runs all flows of a domain, which start at the same time. If the domain has too few cores, each rank gets the same
+/// fraction of its cores, and a work item takes its seconds divided by this fraction. The bandwidth demand of a work
+/// item is its bytes divided by this time. If the total demand exceeds the domain's bandwidth, the ranks divide the
+/// bandwidth in proportion to their own bandwidths. No rank gets more than its demand.
 void run_flows(const machine::Domain& domain, std::span<Flow> flows);
 
 }  // namespace shoal::tuning

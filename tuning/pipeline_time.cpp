@@ -7,18 +7,20 @@
 namespace shoal::tuning {
 namespace {
 
-/// Number of runs that fill the pipeline. The same number of further runs gives the time of a run in a full pipeline.
+/// Number of runs that fill the pipeline. The time of a run in a full pipeline is measured over the same number of
+/// additional runs.
 constexpr int64_t kObservedRuns = 256;
 
-/// Start and end times of the stages of the latest runs. A backend executes its stages in the order in which they are
-/// queued: by run, then by stage.
+/// Start and end times of the stages of the latest runs. A backend executes its stages in the order of runs, and within
+/// a run in the order of stages.
 class Pipeline {
  public:
   Pipeline(size_t stages, int slots, size_t backends)
       : begins_(static_cast<size_t>(slots), std::vector<double>(stages, 0.0)), free_(backends, 0.0) {}
 
   void run(std::span<const StageWork> stages) {
-    // The start times of the run whose slots this run reuses. The loop overwrites them one by one.
+    // Start times of the earlier run whose slots this run reuses. The loop replaces these times by the start times of
+    // this run.
     std::vector<double>& begins = begins_[next_++ % begins_.size()];
     double done = 0;
     for (size_t s = 0; s < stages.size(); ++s) {
@@ -31,7 +33,7 @@ class Pipeline {
 
   double end() const { return *std::max_element(free_.begin(), free_.end()); }
 
-  /// Adds the time of runs that are not simulated.
+  /// Delays all stages by the time of runs that are not simulated.
   void delay(double seconds) {
     for (double& free : free_) free += seconds;
     for (std::vector<double>& run : begins_) {
@@ -40,8 +42,8 @@ class Pipeline {
   }
 
  private:
-  std::vector<std::vector<double>> begins_;  ///< start times by stage, for each of the latest runs
-  std::vector<double> free_;                 ///< time at which each backend has finished its queued stages
+  std::vector<std::vector<double>> begins_;  ///< for each of the latest runs: the start time of each stage
+  std::vector<double> free_;                 ///< for each backend: the time at which it finishes its queued stages
   size_t next_ = 0;
 };
 
@@ -51,10 +53,11 @@ double pipeline_seconds(std::span<const AlikeRuns> runs, int slots, std::span<co
                         std::span<const double> cores) {
   if (runs.empty() || runs.front().stages.empty()) return 0;
   Pipeline pipeline(runs.front().stages.size(), std::max(slots, 1), demand.size());
-  std::vector<double> busy(cores.size(), 0.0);  // by domain: seconds for which all its cores are busy
+  std::vector<double> busy(cores.size(), 0.0);  // for each domain: the seconds in which all its cores would do all the
+                                                // work
   for (const AlikeRuns& alike : runs) {
     check(alike.stages.size() == runs.front().stages.size(),
-          "got runs of {} and {} stages; all runs need the same number", alike.stages.size(),
+          "got runs of {} and {} stages; all runs need the same number of stages", alike.stages.size(),
           runs.front().stages.size());
     double half = 0;
     const int64_t followed = std::min(alike.count, 2 * kObservedRuns);

@@ -24,7 +24,7 @@ constexpr std::array kObjectives = std::to_array<ObjectiveName>({
     {Objective::kMix, "mix"},
 });
 
-/// Number of cache fill levels that are evaluated for a long prompt. Its batches differ little from each other.
+/// Number of cache fill levels that are evaluated for a long prompt. Successive batches take nearly the same time.
 constexpr int64_t kPromptSamples = 8;
 
 double as_double(int64_t value) {
@@ -34,12 +34,12 @@ double as_double(int64_t value) {
 /// A split of a schedule, with its time on the machine.
 struct Stage {
   int backend = 0;
-  double copies = 0;  ///< seconds of the copies before it
+  double copies = 0;  ///< seconds of the copies before the split
   Estimate estimate;
   double seconds() const { return copies + estimate.seconds; }
 };
 
-/// Computes the times of one model's plans for one placement on the machine.
+/// Predicts the times of a model with one placement on the machine.
 class Predictor {
  public:
   Predictor(const models::Model& model, const models::Placement& placement, const models::ModelPlan& plan,
@@ -59,7 +59,8 @@ class Predictor {
   }
 
   PhasePrediction generation(int64_t depth, int64_t count) const {
-    // The time of a token grows linearly with the filled cache, so the middle token takes the average time.
+    // The time of a token grows linearly with the number of filled cache rows. The middle token therefore takes the
+    // average time.
     PhasePrediction phase = new_phase();
     for (const Stage& stage : stages(plan_.step, as_double(depth) + (as_double(count) + 1) / 2)) {
       add(phase, stage, 1);
@@ -91,15 +92,15 @@ class Predictor {
   }
 
  private:
-  /// Batches of a prompt for which one fill level of the cache is evaluated.
+  /// Batches of a prompt that are evaluated with one fill level of the cache.
   struct AlikeBatches {
     int64_t count = 1;
     models::BatchShape shape;
     double rows = 0;  ///< average number of prompt rows in the cache
   };
 
-  /// Groups the full batches of a prompt by their position in it, then adds the remaining batches. The list is short
-  /// even for long prompts.
+  /// Divides the prompt into batches and groups the full batches by their position in the prompt. The last elements are
+  /// the batches of the remaining tokens. The list is short even for long prompts.
   std::vector<AlikeBatches> alike_batches(int64_t count) const {
     const int64_t batch = plan_.size.batch;
     const int64_t bucket = std::max<int64_t>(batch, (count + kPromptSamples - 1) / kPromptSamples);
@@ -127,7 +128,7 @@ class Predictor {
     PhasePrediction phase;
     for (const Device* member : placement_.members()) phase.devices.push_back(member->name());
     phase.ranks.resize(phase.devices.size());
-    // Time of the host for the inputs and results of a run.
+    // Time in which the host transfers the inputs and results of a run.
     phase.host = host_seconds(machine_, placement_) + output_seconds(machine_, placement_, plan_.step);
     return phase;
   }
@@ -137,7 +138,7 @@ class Predictor {
     return phase.ranks[static_cast<size_t>(known - placement_.members().begin())];
   }
 
-  /// The plan of a prompt batch. Uses the plan of the session if it has one for this shape, otherwise makes a new plan.
+  /// The plan of a prompt batch. If the session has no plan for this shape, makes a new plan and caches it.
   const models::PlannedGraph& planned(models::BatchShape shape) const {
     if (shape.tokens == 1) return plan_.step;
     const std::vector<models::BatchShape> largest = models::largest_prompt_shapes(plan_.size.batch);
@@ -198,7 +199,7 @@ class Predictor {
     known->count = count;
   }
 
-  /// Adds the reads of mapped weights. The devices read from the same disk, one after another.
+  /// Adds the time of reading mapped weights. The devices read from the same disk, one after another.
   void add_disk(PhasePrediction& phase, const models::PlannedGraph& planned, int64_t count) const {
     if (std::find(reads_disk_.begin(), reads_disk_.end(), true) == reads_disk_.end()) return;
     for (const Tensor* node : planned.graph.graph->nodes()) {
@@ -236,7 +237,7 @@ class Predictor {
     return pipeline_seconds(runs, sched::copies_for(largest.schedule, wanted), demand, cores);
   }
 
-  /// Derives the other figures after all work and the seconds of the devices have been added.
+  /// Computes the waiting times, the imbalance and the total seconds. Must be called after all stages have been added.
   static void finish(PhasePrediction& phase) {
     phase.seconds += phase.disk;
     double waiting = 0;
@@ -254,8 +255,8 @@ class Predictor {
   const models::SessionOptions& session_;
   const Poll& poll_;
   const models::ModelPlan& plan_;
-  std::vector<std::vector<int>> devices_;  ///< indices of machine devices, for each device of the placement
-  std::vector<bool> reads_disk_;           ///< for each device of the placement
+  std::vector<std::vector<int>> devices_;  ///< device indices in the machine model, for each device of the placement
+  std::vector<bool> reads_disk_;           ///< whether weights are read from the disk, for each device of the placement
   mutable std::vector<std::pair<models::BatchShape, std::unique_ptr<models::PlannedGraph>>> more_;
 };
 

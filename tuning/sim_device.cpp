@@ -40,7 +40,7 @@ class SimDevice final : public Device {
   }
   BufferType& buffer_type() override { return type_; }
   bool supports_op(const Tensor&) const override { return true; }
-  /// Simulated GPUs give the same answer as CUDA devices.
+  /// Simulated GPUs return the same result as CUDA devices.
   bool offload_op(const Tensor& node) const override { return type() == DeviceType::kGpu && is_worth_streaming(node); }
 
  private:

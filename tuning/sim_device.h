@@ -1,8 +1,8 @@
-// The family "SIM" of simulated devices. They have a name, a type and a size of memory, so that placements, plans and
-// predictions can be made for them as for real devices (`shoal simulate`). Their speed is part of a machine model
-// (machine/machine.h). They support every op, but neither allocate nor run anything.
+// The family "SIM" of simulated devices. A simulated device has a name, a type and a memory size. So it works in
+// placements, plans and predictions like a real device (`shoal simulate`). Its speed is part of a machine model
+// (machine/machine.h). It supports every op, but it cannot allocate memory or run a graph.
 //
-// Devices live as long as the family. Thread-safe.
+// A device has the lifetime of the family. Thread-safe.
 #pragma once
 
 #include <deque>
@@ -17,8 +17,8 @@
 namespace shoal::sim {
 
 struct SimSpec {
-  std::string name;         ///< "H200.0"
-  std::string description;  ///< "simulated H200, 141 GB"
+  std::string name;         ///< such as "H200.0"
+  std::string description;  ///< such as "simulated H200, 141 GB"
   DeviceType type = DeviceType::kGpu;
   size_t memory = 0;  ///< total bytes
   bool operator==(const SimSpec&) const = default;
@@ -29,9 +29,9 @@ class SimFamily final : public BackendReg {
   std::string name() const override { return "SIM"; }
   std::span<Device* const> devices() const override;
   bool is_listed() const override { return false; }
-  /// Returns the device with this spec, or creates it. A new device replaces an older simulated device
-  /// of the same name. The older one lives on but is no longer listed. If a real device has the name, the registry
-  /// finds the real device. Throws InvalidArgument if the name or the memory is missing.
+  /// Returns the device with this spec, or creates it. A new device replaces an older simulated device of the same name
+  /// in the list. The older device still exists. If a real device has the same name, the registry finds the real
+  /// device. Throws InvalidArgument if the name is empty or the memory is 0.
   Device& provide(const SimSpec& spec);
 
  private:
@@ -40,7 +40,7 @@ class SimFamily final : public BackendReg {
   std::deque<std::vector<Device*>> lists_{{}};  ///< the last list is current; earlier lists may still be in use
 };
 
-/// The SIM family of the registry. The first call registers it.
+/// The SIM family. The first call adds it to the registry.
 SimFamily& family();
 
 }  // namespace shoal::sim

@@ -1,10 +1,11 @@
 // Measures upper limits of this GPU: copies within its memory, and bf16 matrix products by cuBLAS. scripts/gpu_check
-// compares the rates of `shoal bench` with them.
+// compares the rates of `shoal bench` with these limits.
 //
 //   cuda_ceilings [FILE OF libcublas.so.13]
 //
-// Without the argument, SHOAL_CUBLAS_LIBRARY names the file; otherwise the dynamic loader searches for it. Prints one
-// JSON object. A part that cannot be measured is null, followed by the reason.
+// Without the argument, SHOAL_CUBLAS_LIBRARY names the file. If this variable is not set, the dynamic loader searches
+// for the library. The program prints one JSON object. If a limit cannot be measured, its value is null, and a second
+// key gives the reason.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -22,8 +23,8 @@
 namespace {
 
 constexpr int kRuns = 15;
-constexpr size_t kMostCopied = size_t{4} << 30;   // copied bytes, if both buffers fit
-constexpr size_t kLeastCopied = size_t{2} << 30;  // copies of fewer bytes would measure the cache
+constexpr size_t kMostCopied = size_t{4} << 30;   // number of copied bytes if both buffers fit into the memory
+constexpr size_t kLeastCopied = size_t{2} << 30;  // a copy of fewer bytes would measure the cache
 constexpr int kMatrix = 8192;
 
 void check(cudaError_t status, const char* what) {
@@ -63,8 +64,8 @@ double median_seconds(const std::function<void()>& work) {
   return times[kRuns / 2] / 1e3;
 }
 
-/// Writes numbers with the magnitude of activations. With zeros, the GPU would draw less power and run at higher
-/// clocks.
+/// Writes numbers with the magnitude of activations. If all numbers were zero, the GPU would use less power and run at
+/// higher clock rates.
 __global__ void fill(__nv_bfloat16* values, size_t count, uint32_t seed) {
   const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
   for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
@@ -101,8 +102,8 @@ std::string measure_copy() {
   return text;
 }
 
-/// The cuBLAS functions used here, from a library that is found at run time. The constants are copies from
-/// cublas_api.h, so that cuBLAS headers need not be installed.
+/// The cuBLAS functions that this program needs, from a library that is found at run time. The constants are copies
+/// from cublas_api.h, so the build does not need the cuBLAS headers.
 class Cublas {
  public:
   explicit Cublas(const std::string& file) : library_(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
@@ -114,7 +115,7 @@ class Cublas {
     check_cublas(create(&handle_), "cublasCreate");
   }
 
-  /// C = A^T B, all n x n in bf16, with sums in f32.
+  /// C = A^T B for n x n matrices in bf16. Sums are f32.
   void multiply(int n, const void* a, const void* b, void* c) const {
     const float one = 1.0f, zero = 0.0f;
     check_cublas(multiply_(handle_, kTransposed, kAsIs, n, n, n, &one, a, CUDA_R_16BF, n, b, CUDA_R_16BF, n, &zero, c,
@@ -136,7 +137,7 @@ class Cublas {
   void* handle_ = nullptr;
 };
 
-/// Checks one element of the product.
+/// Checks one element of the matrix product.
 void verify_product(const Memory& a, const Memory& b, const Memory& c) {
   std::vector<__nv_bfloat16> row(kMatrix), column(kMatrix);
   __nv_bfloat16 found{};

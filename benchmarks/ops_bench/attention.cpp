@@ -1,6 +1,6 @@
-// Attention of one token (decode) and of a batch (prompt) with a number of tokens already in the cache. The sizes are
-// from a Llama of 1B parameters: 32 heads of 64 elements, which share 8 KV heads. Latent attention is also timed: all
-// heads share one KV head of 576 elements, and its first 512 elements are the values.
+// Attention of one token (decode) or of a batch (prompt). The cache already contains earlier tokens. The sizes are from
+// a Llama with 1B parameters: 32 heads of 64 elements and 8 KV heads. In latent attention, all heads share one KV head
+// of 576 elements. The first 512 of these elements are the values.
 #include "graph/ops/ops.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ struct Heads {
 constexpr Heads kLlama{"", 64, 64, 32, 8};
 constexpr Heads kLatents[] = {{"latent:16/", 576, 512, 16, 1, true}, {"latent:128/", 576, 512, 128, 1, true}};
 
-/// Adds four elements of the head.
+/// Adds four elements of the head's result as samples.
 void add_samples(Cost& cost, const Heads& n, const Leaf& q, const Leaf& k, const Leaf& v, int64_t token, int64_t head,
                  int64_t seen) {
   const int64_t rows = k.tensor->shape[1], first = head / (n.count / n.kv) * rows;

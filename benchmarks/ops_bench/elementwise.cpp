@@ -1,4 +1,4 @@
-// Element-wise ops, which run between the products of a layer.
+// Element-wise ops, which run between the matrix products of a layer.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -10,11 +10,11 @@ namespace shoal::bench {
 namespace {
 
 constexpr int64_t kEmbd = 2048, kHidden = 8192;
-/// Number of nodes in a graph. It is large enough that the wake-up of a device is negligible.
+/// Number of nodes in a graph. With this many nodes, the time to wake a device is negligible.
 constexpr int kMany = 64;
 
-/// Times node(graph, a, b) for two leaves [width, rows]. expected(a, b) returns one element of the result. The node
-/// reads `sources` of the two leaves.
+/// Times node(graph, a, b) for two leaves of shape [width, rows]. expected(a, b) returns one element of the result.
+/// `sources`: number of leaves that the node reads, 1 or 2.
 template <class Node, class Expected>
 void add_one(Target& target, const std::string& name, int64_t width, int64_t rows, int sources, size_t result_bytes,
              double tolerance, Node node, Expected expected) {

@@ -1,4 +1,5 @@
-// Matrix products with the sizes of a layer of a Llama of 1B parameters, and of a layer of routed experts.
+// Matrix products with the sizes of a layer of a Llama with 1B parameters, and with the sizes of a layer of routed
+// experts.
 #include <fmt/format.h>
 
 #include "benchmarks/ops_bench/subject.h"
@@ -18,17 +19,19 @@ constexpr Size kSizes[] = {{2048, 2048}, {2048, 8192}, {8192, 2048}};
 struct Experts {
   int64_t k = 2048, m = 1024, count = 32, used = 4;
 };
-/// The experts of gpt-oss, with rows of 90 blocks of 32.
+/// Sizes of the experts of gpt-oss. Each row consists of 90 blocks of 32 elements.
 constexpr Experts kGptOss{2880, 2880, 32, 4};
 constexpr int64_t kExpertTokens[] = {1, 32, 512};
 
-/// Columns of quantised weights may be rounded to 8 bits, with a relative error of 1/254/sqrt(3) per element.
+/// The product of quantised weights may round the columns to 8 bits. The relative error is then 1/254/sqrt(3) per
+/// element.
 double tolerance(DType weights) {
   if (traits(weights).is_quantized) return 1e-4;
   return weights == DType::kF32 ? 1e-10 : 1e-5;
 }
 
-/// The arithmetic that CPU devices use. With many columns, f16 and bf16 weights are multiplied as fixed-point numbers.
+/// The arithmetic that CPU devices use for a product. With many columns, they multiply f16 and bf16 weights as
+/// fixed-point numbers.
 Arithmetic arithmetic_of(DType weights, int64_t columns) {
   if (traits(weights).is_quantized) return Arithmetic::kInt8;
   return weights != DType::kF32 && columns >= cpu::kPanelColumns ? Arithmetic::kInt16 : Arithmetic::kF32;
@@ -51,7 +54,8 @@ double dot(const Leaf& a, int64_t a_row, const Leaf& b, int64_t b_row) {
 Cost build_mul_mat(Subject& s, DType dtype, Size size, int64_t columns) {
   const auto [k, m] = size;
   const auto weight_bytes = static_cast<double>(bytes_for(dtype, k * m));
-  // Many columns reuse a matrix so often that the first read of the matrix does not matter.
+  // A product with many columns reuses its matrix often. The first read of the matrix is then negligible, so one matrix
+  // is enough.
   const int64_t matrices = columns < 512 ? leaves_for(s.target(), weight_bytes) : 1;
   const Leaf& b = s.leaf(DType::kF32, {k, columns, 1, 1});
   const Leaf* a = nullptr;
@@ -76,7 +80,7 @@ Cost build_mul_mat_id(Subject& s, DType dtype, const Experts& e, int64_t tokens)
   std::vector<int32_t> ids(static_cast<size_t>(pairs));
   for (int64_t i = 0; i < (tokens < 512 ? leaves_for(s.target(), all_bytes) : 1); ++i) {
     a = &s.leaf(dtype, {e.k, e.m, e.count, 1}, Role::kWeight, s.target().weights);
-    // Each node uses other experts than the previous node did.
+    // Successive nodes use different experts.
     for (int64_t first = 0; first < e.count; first += touched) {
       for (int64_t j = 0; j < pairs; ++j) ids[static_cast<size_t>(j)] = static_cast<int32_t>((first + 5 * j) % e.count);
       s.node(mul_mat_id(s.graph(), a->tensor, x.tensor, s.ints(ids, {e.used, tokens, 1, 1})));

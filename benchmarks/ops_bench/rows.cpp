@@ -1,4 +1,4 @@
-// Ops that work row by row: look-ups and cache writes, normalisation, positions, soft-max, selection.
+// Ops on rows: look-ups and cache writes, normalisation, positions, soft-max, selection.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,14 +12,14 @@ namespace shoal::bench {
 namespace {
 
 constexpr int64_t kEmbd = 2048, kHeadDim = 64, kHeads = 32, kKvHeads = 8, kVocab = 128256;
-/// Number of nodes for ops that take only microseconds. It is large enough that the wake-up of a device is negligible.
+/// Number of nodes for ops that take only microseconds. With this many nodes, the time to wake a device is negligible.
 constexpr int kMany = 64;
 
 double bytes_of(const Tensor* tensor) {
   return static_cast<double>(tensor->bytes());
 }
 
-/// Adds every 97th element and the last element.
+/// Adds every 97th element and the last element as samples.
 template <class F>
 std::vector<Sample> sample_all(int64_t elements, F&& expected) {
   std::vector<Sample> samples;
@@ -86,7 +86,7 @@ Cost build_rope(Subject& s, RopeMode mode, int64_t tokens) {
   constexpr double kBase = 500000;
   const RopeParams params{.dims = kHeadDim, .mode = mode, .base = static_cast<float>(kBase)};
   for (int n = 0; n < kMany; ++n) s.node(rope(s.graph(), x.tensor, at, nullptr, params));
-  // In f32, angles of about a thousand are exact to 1e-4.
+  // An angle of about a thousand has an error of up to 1e-4 in f32.
   Cost cost{.bytes = 2 * bytes_of(x.tensor), .tolerance = 1e-8};
   cost.samples = sample_all(x.tensor->elements(), [&](int64_t index) {
     const int64_t i = index % kHeadDim, row = index / kHeadDim;
@@ -116,7 +116,7 @@ Cost build_soft_max(Subject& s, int64_t length, int64_t rows) {
   return cost;
 }
 
-/// Selects the `count` largest elements of each row of logits; argmax if `count` is 0.
+/// Selects the `count` largest elements of each row of logits. If `count` is 0, the timed op is argmax.
 Cost build_selection(Subject& s, int64_t count) {
   const Leaf& x = s.leaf(DType::kF32, {kVocab, 1, 1, 1});
   for (int n = 0; n < 8; ++n) s.node(count == 0 ? argmax(s.graph(), x.tensor) : top_k(s.graph(), x.tensor, count));

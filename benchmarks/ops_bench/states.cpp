@@ -1,4 +1,4 @@
-// Ops with a state, with the sizes of Qwen3-Next, for one token and for a batch. Each layer has its own state.
+// Ops with a state, for one token and for a batch. The sizes are from Qwen3-Next. Each layer has its own state.
 #include "graph/ops/ops.h"
 
 #include <fmt/format.h>
@@ -11,9 +11,9 @@
 namespace shoal::bench {
 namespace {
 
-// Sizes of gated_delta.
+// Head size and head counts of gated_delta.
 constexpr int64_t kSize = 128, kKeyHeads = 16, kHeads = 32;
-// Sizes of causal_conv. It has a channel for each element of the queries, keys and values.
+// Channels and taps of causal_conv. Each element of the queries, keys and values has a channel.
 constexpr int64_t kChannels = (2 * kKeyHeads + kHeads) * kSize, kTaps = 4;
 
 Tensor* positions_of(Subject& s, int64_t tokens) {
@@ -22,9 +22,9 @@ Tensor* positions_of(Subject& s, int64_t tokens) {
   return s.ints(positions, {tokens, 1, 1, 1});
 }
 
-/// The leaves that all layers share.
+/// The leaves that all layers of gated_delta share.
 struct DeltaLeaves {
-  // Scales that make keys short, shares in [0, 1] and factors below 1, so that states do not grow.
+  // These scales prevent a growth of the states: keys are short, betas are in [0, 1], and decay factors are below 1.
   static constexpr ScaleParams kKey{0.1f, 0}, kDecay{0.25f, -0.25f}, kBeta{0.5f, 0.5f};
 
   DeltaLeaves(Subject& s, int64_t tokens)
@@ -41,7 +41,7 @@ double scaled(const ScaleParams& params, float x) {
   return static_cast<double>(x) * params.scale + params.bias;
 }
 
-/// Adds element j of the last token's row, and one element of the new state in the same column.
+/// Adds two samples of a head: element j of the last token's row, and one element of column j of the new state.
 void add_samples(Cost& cost, const DeltaLeaves& leaves, const Leaf& state, int64_t tokens, int64_t head, int64_t j) {
   const int64_t key_head = head / (kHeads / kKeyHeads);
   std::vector<double> column(kSize);

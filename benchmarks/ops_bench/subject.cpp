@@ -15,7 +15,7 @@
 namespace shoal::bench {
 namespace {
 
-/// A number in [-1, 1] that depends on i alone.
+/// A pseudorandom number in [-1, 1], determined by i.
 float random_value(uint64_t i) {
   i = (i + 1) * 0x9e3779b97f4a7c15;
   i = (i ^ (i >> 29)) * 0xbf58476d1ce4e5b9;
@@ -34,7 +34,7 @@ void fill(const Leaf& leaf) {
   }
 }
 
-/// The values of a tensor, whose dtype must be representable in f32.
+/// The elements of a tensor as f32.
 std::vector<float> values_of(const Tensor& tensor) {
   std::vector<std::byte> bytes(tensor.bytes());
   tensor_get(tensor, bytes.data(), 0, bytes.size());
@@ -56,7 +56,8 @@ void count(benchmark::State& state, const Target& target, const Cost& cost, doub
 
 }  // namespace
 
-/// The current benchmark, kept because Google Benchmark calls it several times until it has run long enough.
+/// The current benchmark. It stays in memory, because Google Benchmark calls it several times until it has run long
+/// enough.
 struct Current {
   Current(Target& target, std::string benchmark) : name(std::move(benchmark)), subject(target) {}
   std::string name;
@@ -93,8 +94,8 @@ const Pool& Subject::pool(DType dtype, int64_t length) {
   if (traits(dtype).from_f32 != nullptr) {
     traits(dtype).from_f32(pool.values.data(), pool.bytes.data(), count);
   } else {
-    // Any bytes are valid codes. With the highest two bits of each byte cleared, every scale is finite, and an f16
-    // scale is smaller than 2.
+    // All bytes are valid codes. The highest two bits of each byte are 0, so every scale is finite and an f16 scale is
+    // smaller than 2.
     for (size_t i = 0; i < pool.bytes.size(); ++i) {
       pool.bytes[i] = static_cast<std::byte>(static_cast<int>(random_value(i) * 0x1p23f) & 0x3f);
     }

@@ -1,7 +1,7 @@
-// One op as ops_bench times it. The graph contains a number of nodes with this op, which run one after the other as in
-// a model, on leaves with known values. If nodes have their own weights, they read more memory than the caches can
-// hold, as the layers of a model do. Before timing, a sample of the last node's elements is verified against float64.
-// Used by one thread at a time.
+// One op that ops_bench times. The graph contains several nodes with this op, which run one after another as in a
+// model. Their leaves have known values. If each node has its own weights, the nodes together read more memory than the
+// caches can store, like the layers of a model. Before the timing, some elements of the last node are verified against
+// float64. One thread at a time may use a subject.
 //
 //   add_benchmark(target, "add/f32/rows:512", [](Subject& s) {
 //     const Leaf& x = s.leaf(DType::kF32, {2048, 512, 1, 1});
@@ -26,24 +26,24 @@ namespace shoal::bench {
 
 struct Current;
 
-/// The backend that the ops run on, and its limits.
+/// The backend that runs the ops, and the limits of its cores.
 struct Target {
   std::unique_ptr<Backend> backend;
-  BufferType* weights = nullptr;  ///< for matrices of products and tables of rows
-  size_t working_set = 0;         ///< bytes of weights that are read before a weight is used again
-  double bandwidth = 0;           ///< see benchmarks/machine.h; 0 if not measured
+  BufferType* weights = nullptr;  ///< buffer type for the matrices of products and for tables of rows
+  size_t working_set = 0;         ///< bytes of weights that a graph reads before it reads a weight again
+  double bandwidth = 0;           ///< limits in the units of benchmarks/machine.h; 0 if not measured
   double f32_peak = 0;
   double int16_peak = 0;
   double int8_peak = 0;
-  std::shared_ptr<Current> current = {};  ///< the benchmark that ran last
+  std::shared_ptr<Current> current = {};  ///< the latest benchmark
 };
 
-/// Random rows, in stored form and as values. The number of rows is a prime, so that an access to a wrong row hardly
-/// ever finds equal data.
+/// Random rows, encoded and as f32 values. The number of rows is a prime, so a wrong row hardly ever contains the
+/// expected data.
 struct Pool {
   static constexpr int64_t kRows = 67;
   std::vector<std::byte> bytes;
-  std::vector<float> values;  ///< in [-1, 1]
+  std::vector<float> values;  ///< values in [-1, 1]
 };
 
 /// A persistent tensor that repeats the rows of a pool.
@@ -57,7 +57,7 @@ struct Leaf {
   }
 };
 
-/// The expected value of element `index`, in the order of a contiguous tensor.
+/// The expected value of the element `index` of a contiguous tensor.
 struct Sample {
   int64_t index;
   double expected;
@@ -65,12 +65,12 @@ struct Sample {
 
 enum class Arithmetic : uint8_t { kF32, kInt16, kInt8 };
 
-/// Cost of one node, and samples to verify it.
+/// Cost of one node, and samples that verify the node.
 struct Cost {
   double bytes = 0;  ///< number of bytes read and written, each byte counted once
-  double ops = 0;    ///< number of multiplications and additions
+  double ops = 0;    ///< number of multiplications plus number of additions
   Arithmetic arithmetic = Arithmetic::kF32;
-  double tolerance = 1e-10;  ///< limit of: sum of squared errors / sum of squared samples
+  double tolerance = 1e-10;  ///< largest allowed quotient: sum of squared errors / sum of squared samples
   std::vector<Sample> samples = {};
 };
 
@@ -80,20 +80,20 @@ class Subject {
 
   Target& target() { return target_; }
   Graph& graph() { return graph_; }
-  /// If `type` is nullptr, uses the device's own buffer type.
+  /// Adds a leaf with the buffer type `type`; nullptr: the buffer type of the device.
   const Leaf& leaf(DType dtype, Shape shape, Role role = Role::kWeight, BufferType* type = nullptr);
   Tensor* ints(const std::vector<int32_t>& values, Shape shape);
-  /// Counts a node as timed. The last node is verified.
+  /// Adds a node to the timed nodes. The last node is verified.
   void node(Tensor* tensor) {
     last_ = tensor;
     ++nodes_;
   }
   int nodes() const { return nodes_; }
 
-  /// Makes the plan. Throws if the device cannot run it.
+  /// Makes the plan. Throws if the device cannot run the plan.
   void compile();
   void run();
-  /// Describes an error of the last node. Returns an empty string if the node is correct.
+  /// Returns a description of the error in the last node, or an empty string if the node is correct.
   std::string verify(const Cost& cost) const;
 
  private:
@@ -113,13 +113,14 @@ class Subject {
   int nodes_ = 0;
 };
 
-/// `build` makes the nodes and returns the cost of one node. It is called when the benchmark first runs.
+/// Adds a benchmark. `build` makes the nodes and returns the cost of one node. The first run of the benchmark calls
+/// `build`.
 void add_benchmark(Target& target, const std::string& name, std::function<Cost(Subject&)> build);
 
-/// Number of leaves of this many bytes that fill the working set; at least one.
+/// Number of leaves of `bytes` bytes that fill the working set, at least one.
 int64_t leaves_for(const Target& target, double bytes);
 
-// Each of these functions adds the ops of one file.
+// Each of these functions adds the benchmarks of one source file.
 void add_products(Target& target);
 void add_rows(Target& target);
 void add_elementwise(Target& target);

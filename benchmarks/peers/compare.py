@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Measures the same GGUF files on shoal and on other engines: llama.cpp, through its Python package, and any program
-with llama-bench's flags. The package is compiled from source into its own virtual environment. Each round runs every
-engine once, each in its own process. The first engine changes from round to round.
+"""Measures the same GGUF files on shoal and on other engines: the Python package of llama.cpp, and any program with the
+flags of llama-bench. The package is compiled from source into a separate virtual environment. Each round runs every
+engine once, in a separate process. The order of the engines rotates from round to round.
 
   scripts/make_model.py --preset 1b --type q4_0 1b-q4_0.gguf
   benchmarks/peers/compare.py -m 1b-q4_0.gguf -t 2 -r 7
   benchmarks/peers/compare.py -m 1b-q4_0.gguf -t 2 --llama-bench "ik=/path/to/llama-bench,-rtr 1" --bandwidth 32.9
 
-Prints a Markdown table. Rates are in tokens/s: the median, the smallest and the largest rate of the rounds. A ratio is
-the median of the ratios in the rounds. Ctrl-C prints the finished rounds.
+Prints a Markdown table. It contains the median, the smallest and the largest rate of all rounds in tokens/s. A printed
+ratio is the median of the ratios of all rounds. Ctrl-C ends the comparison and prints the finished rounds.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def parse_arguments() -> argparse.Namespace:
         type=positive(int),
         default=usable_processors(),
         metavar="INT",
-        help="number of threads of every engine (default: usable processors, at most the CPU quota)",
+        help="number of threads of every engine (default: number of usable processors, at most the CPU quota)",
     )
     add("-ub", dest="ubatch", type=positive(int), default=512, metavar="INT",
         help="maximum number of tokens per batch (512)")
@@ -64,7 +64,7 @@ def parse_arguments() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME=PATH[,ARGUMENTS]",
-        help="additional engine: another build of shoal, or other arguments; may be repeated",
+        help="additional engine: another build of shoal, or shoal with other arguments; may be repeated",
     )
     add(
         "--llama-bench",
@@ -75,15 +75,15 @@ def parse_arguments() -> argparse.Namespace:
     )
     add("--no-llama-cpp", action="store_true", help="omit llama.cpp's Python package")
     add("--venv", type=pathlib.Path, default=environment.DEFAULT,
-        help="virtual environment of the package (build/peers-venv)")
+        help="virtual environment with the compared package (default: build/peers-venv)")
     add("--setup", action="store_true",
-        help="install the newest release of llama.cpp's package first; without -m, exit then")
+        help="first install the newest release of llama.cpp's package; without -m, exit after the installation")
     add(
         "--prefix",
         type=shlex.split,
         default=[],
         metavar="COMMAND",
-        help='command prefix of every engine, such as "taskset -c 0,1"',
+        help='command that starts every engine, such as "taskset -c 0,1"',
     )
     bandwidth = parser.add_mutually_exclusive_group()
     bandwidth.add_argument("--bandwidth", type=positive(float), metavar="GB/s", help="read bandwidth of the memory")
@@ -102,13 +102,14 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def labels(models: list[str]) -> list[str]:
-    """File names without their ending, or whole paths if two file names are equal."""
+    """Returns the file names without their ending, or the whole paths if two file names are equal."""
     short = [os.path.basename(model).removesuffix(".gguf") for model in models]
     return short if len(set(short)) == len(short) else models
 
 
 def find_engines(arguments: argparse.Namespace) -> list[engine_programs.Engine]:
-    """All engines, the reference first. The installation, which takes minutes, runs only after all other checks."""
+    """Returns all engines, the reference engine first. Checks all arguments before the installation, which takes
+    minutes."""
     named = engine_programs.named
     found = [engine_programs.shoal_engine("shoal", arguments.shoal)]
     found += [engine_programs.shoal_engine(*named(text, "--shoal-bench")) for text in arguments.shoal_bench]
@@ -168,7 +169,7 @@ class Comparison:
                 self.print_markdown()
 
     def print_markdown(self) -> None:
-        """Prints the rows of models that have not been printed."""
+        """Prints the rows of all models whose rows have not been printed yet."""
         rows = [row for measured in self.measured[self.printed :] for row in self.rows(measured)]
         if rows and self.printed == 0:
             print(*(f"- {engine.name}: {self.about[engine.name]}" for engine in self.engines), sep="\n", end="\n\n")
@@ -187,7 +188,7 @@ class Comparison:
             print(report.json_text(rows, self.measured, self.about, self.arguments.threads), flush=True)
 
     def doubts(self) -> list[str]:
-        """Engines with ratios on both sides of 1, and the load by other programs."""
+        """Warns about rows with ratios both below and above 1, and about the load of other programs."""
         rows = [row for measured in self.measured for row in self.rows(measured)]
         close = [
             f"{row.model} {row.test}: the rounds disagree whether {row.engine} or {self.engines[0].name} is faster"

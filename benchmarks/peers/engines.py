@@ -14,7 +14,7 @@ from errors import CompareError
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """The tests to measure. Programs take counts separated by commas; 0 means no test."""
+    """The tests to measure. Programs accept several counts separated by commas. A count of 0 selects no test."""
 
     threads: int
     prompts: list[int]
@@ -32,7 +32,7 @@ class Work:
     def flags(self) -> dict[str, str]:
         text = {"-p": self.prompts, "-n": self.generations}
         if any(self.depths):
-            text["-d"] = self.depths  # programs without this flag still work without depths
+            text["-d"] = self.depths  # only if needed, because some programs do not have this flag
         flags = {flag: ",".join(str(count) for count in counts) for flag, counts in text.items()}
         return {
             **flags,
@@ -103,7 +103,8 @@ def ending(status: int) -> str:
 
 
 def run(command: list[str], what: str) -> str:
-    """The program's standard output. If the program fails, the error contains its last line of standard error."""
+    """Runs a program and returns its standard output. If the program fails, raises CompareError with the last line that
+    the program printed on standard error."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, check=False
@@ -118,7 +119,7 @@ def run(command: list[str], what: str) -> str:
 
 
 def json_objects(text: str) -> list[dict]:
-    """The rows in a program's output. Some engines also print messages while they load the model."""
+    """Returns the JSON objects in a program's output. Some engines also print messages when they load the model."""
     decoder, rows, at = json.JSONDecoder(), [], text.find("{")
     while at >= 0:
         try:
@@ -131,7 +132,8 @@ def json_objects(text: str) -> list[dict]:
 
 
 def measure(engine: Engine, model: str, work: Work, prefix: list[str]) -> tuple[dict[str, float], dict]:
-    """Tokens per second of each test, and one row of the output, which describes the engine."""
+    """Measures an engine. Returns the tokens per second of each test, and one row of the output, which describes the
+    engine."""
     what = f"{engine.name} on {os.path.basename(model)}"
     output = run([*prefix, *engine.command_for(model, work)], what)
     rows = json_objects(output)
@@ -151,7 +153,7 @@ def measure(engine: Engine, model: str, work: Work, prefix: list[str]) -> tuple[
 
 
 def about(row: dict) -> str:
-    """The versions and the machine, as given in a row of the engine's output."""
+    """Describes the versions and the machine that a row of the engine's output contains."""
     words = [str(row[key]) for key in ("build_version", "build_number") if row.get(key)]
     if row.get("ggml_version"):
         words.append(f"ggml {row['ggml_version']}")
@@ -163,7 +165,7 @@ def about(row: dict) -> str:
 
 
 def read_bandwidth(command: list[str], prefix: list[str]) -> float:
-    """GB/s: the number at the beginning of the last line of a program's output."""
+    """Runs a program and returns the number (GB/s) at the beginning of its last output line."""
     lines = run([*prefix, *command], "--bandwidth-program").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     try:

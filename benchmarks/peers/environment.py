@@ -1,4 +1,4 @@
-"""The virtual environment with llama.cpp's Python package, compiled on this machine for its instruction set."""
+"""The virtual environment with llama.cpp's Python package. The package is compiled for the CPU of this machine."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def set_up(folder: pathlib.Path) -> None:
         [sys.executable, "-m", "venv", folder],
         log,
         "making a virtual environment",
-        "install what Python needs for it (apt-get install python3-venv)",
+        "install the packages that Python needs for it (apt-get install python3-venv)",
     )
     flags = f"{os.environ.get('CMAKE_ARGS', '')} -DGGML_NATIVE=ON".strip()
     logged(
@@ -65,7 +65,7 @@ def set_up(folder: pathlib.Path) -> None:
         ],
         log,
         "installing llama-cpp-python",
-        "it needs a C++ compiler and the network",
+        "the installation needs a C++ compiler and the network",
         {**os.environ, "CMAKE_ARGS": flags},
     )
 

@@ -1,7 +1,8 @@
-"""Bytes of a GGUF file's weights that the generation of one token reads.
+"""Computes how many bytes of a GGUF file's weights the generation of one token reads.
 
 Every tensor counts, with two exceptions. If the output head is a separate tensor, the embedding table does not count,
-because only one row is read. In a layer with experts, only the used experts count. The KV cache does not count.
+because a token reads only one row of it. In a layer with experts, only the used experts count. The KV cache is not a
+weight and does not count.
 
     1b, tied:   every byte of its tensors
     8b, untied: all except token_embd.weight
@@ -14,7 +15,7 @@ import struct
 
 from errors import CompareError
 
-# struct formats of metadata values by their type number in the file; 8 is a string, 9 an array.
+# Format characters of the struct module, by the type number of a metadata value. 8 is a string and 9 is an array.
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
 DEFAULT_ALIGNMENT = 32
@@ -39,7 +40,7 @@ class Reader:
         return self.bytes(self.scalar("Q")).decode("utf-8", "replace")
 
     def value(self, kind: int):
-        """A metadata value. Arrays are skipped; their value is None."""
+        """Reads a metadata value. Skips an array and returns None for it."""
         if kind == STRING:
             return self.string()
         if kind != ARRAY:
@@ -57,8 +58,8 @@ class Reader:
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    metadata: dict  # without arrays
-    sizes: dict  # bytes of each tensor, with the padding after it
+    metadata: dict  # all values except arrays
+    sizes: dict  # bytes of each tensor, including the padding after the tensor
 
     def bytes_per_token(self) -> int:
         experts = self.metadata.get(f"{self.metadata.get('general.architecture')}.expert_count", 0)
@@ -88,7 +89,7 @@ def read_header(file: io.BufferedReader, file_size: int) -> Weights:
     offsets = {}
     for _ in range(tensors):
         name = reader.string()
-        reader.bytes(8 * reader.scalar("I") + 4)  # sizes and type
+        reader.bytes(8 * reader.scalar("I") + 4)  # shape and type
         offsets[name] = reader.scalar("Q")
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     begin = -(-file.tell() // alignment) * alignment

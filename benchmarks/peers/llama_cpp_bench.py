@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Measures llama.cpp through its Python package's low-level interface, with the flags and the JSON of its llama-bench.
+"""Measures llama.cpp through the low-level interface of its Python package. The flags and the JSON have the format of
+llama-bench.
 
-Runs in the environment with the package (environment.py makes it). A prompt is evaluated in batches of up to -b tokens,
-and each generated token is its own batch. The clock stops when the logits of the last token are in host memory. Nothing
-is sampled. As in `shoal bench`, each test has its own context and a warm-up run.
+This program runs in the virtual environment that environment.py makes. It evaluates a prompt in batches of up to -b
+tokens, and each generated token as a batch of one. The clock stops when the logits of the last token are in host
+memory. The program samples no tokens. As in `shoal bench`, each test has a separate context and a warm-up run.
 
     llama_cpp_bench.py -m model.gguf -p 512 -n 128 -t 2 -r 1
     llama_cpp_bench.py --about
@@ -36,7 +37,7 @@ def fail(what):
 
 
 def about():
-    """The package's version, and the commit and the instruction set of its llama.cpp."""
+    """Returns the version of the package, and the commit and the instruction set of its llama.cpp."""
     facts = {"build_version": f"llama-cpp-python {llama_cpp.__version__}"}
     for library in pathlib.Path(llama_cpp.__file__).parent.glob("lib/libggml-base.so"):
         base = ctypes.CDLL(str(library))
@@ -49,7 +50,7 @@ def about():
 
 
 class Bench:
-    """A loaded model that runs tests one after the other."""
+    """A loaded model. Runs tests one after another."""
 
     def __init__(self, options):
         self.options = options
@@ -61,7 +62,7 @@ class Bench:
         self.vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
 
     def decode(self, tokens):
-        array = (llama_cpp.llama_token * len(tokens))(*tokens)  # must outlive the batch, which points to it
+        array = (llama_cpp.llama_token * len(tokens))(*tokens)  # must outlive the batch
         if status := llama_cpp.llama_decode(self.context, llama_cpp.llama_batch_get_one(array, len(tokens))):
             fail(f"llama_decode failed with {status}")
         llama_cpp.llama_get_logits_ith(self.context, -1)[0]  # waits for the logits
@@ -80,7 +81,7 @@ class Bench:
             fail(f"cannot make a context of {tokens} tokens")
 
     def measure(self, prompt, generate, depth):
-        """Nanoseconds of each repetition."""
+        """Runs one test. Returns the nanoseconds of each repetition."""
         self.make_context(depth + prompt + generate)
         memory = llama_cpp.llama_get_memory(self.context)
         all_tokens = [(7919 * i + 31) % self.vocabulary for i in range(depth + prompt + generate)]

@@ -6,11 +6,11 @@ channels.
     benchmarks/peers/outliers.py                       # every weight type
     benchmarks/peers/outliers.py --types f16,bf16 --no-llama-cpp
 
-A model of one layer has random weights. Its queries and keys are zero, so that attention is the mean of the values. The
-norm multiplies one channel by the factor. The tokens are pairs that differ in the sign of this channel. So the
-channel's products cancel in the mean and hide no error of the other channels. The reference is float64 arithmetic on
-the same weights. Prints a Markdown table of the NMSE of the last token's logits, with all tokens in one batch and one
-by one.
+The model has one layer with random weights. Its queries and keys are zero, so attention is the mean of the values. The
+norm multiplies one channel by a factor. The two tokens of each pair differ only in the sign of this channel. So the
+products of the channel cancel in the mean and do not hide errors of the other channels. The reference is float64
+arithmetic on the same weights. The script prints a Markdown table with the NMSE of the last token's logits. It
+evaluates all tokens in one batch, and then one by one.
 """
 
 import argparse

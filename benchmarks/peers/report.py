@@ -1,4 +1,4 @@
-"""Summaries of the rounds as Markdown, CSV or JSON."""
+"""Prints summaries of the rounds as Markdown, CSV or JSON."""
 
 import csv
 import dataclasses
@@ -9,7 +9,8 @@ import statistics
 
 @dataclasses.dataclass
 class Round:
-    """One run of every engine: tokens/s by engine and test, and the bandwidth in GB/s, measured before the runs."""
+    """One run of every engine. `rates`: tokens/s by engine and test. `bandwidth`: read bandwidth (GB/s) before the
+    runs."""
 
     rates: dict[str, dict[str, float]]
     bandwidth: float | None = None
@@ -17,7 +18,7 @@ class Round:
 
 @dataclasses.dataclass
 class Measured:
-    """A model's finished rounds."""
+    """The finished rounds of one model."""
 
     model: str
     bytes_per_token: int
@@ -40,16 +41,17 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A test of a model on an engine. A ratio is the reference's rate divided by this engine's rate in one round."""
+    """A test of a model on an engine. The ratio of a round is the rate of the reference engine divided by the rate of
+    this engine."""
 
     model: str
     test: str
     engine: str
     samples: list[float]
     rate: Spread
-    ratio: Spread | None  # None for the reference
+    ratio: Spread | None  # None for the reference engine
     bytes_per_token: int
-    share: Spread | None  # of the read bandwidth, if known; only for generation
+    share: Spread | None  # used fraction of the read bandwidth; None for prompts, or if the bandwidth is unknown
 
     def flat(self) -> dict:
         row = {"model": self.model, "test": self.test, "engine": self.engine, "rounds": len(self.samples)}
@@ -60,7 +62,7 @@ class Row:
 
 
 def rows_of(measured: Measured, tests: list[str], engines: list[str]) -> list[Row]:
-    """Rows of all tests and engines; empty if no round is finished. The first engine is the reference."""
+    """Returns the rows of all tests and engines. Empty if no round is finished. The first engine is the reference."""
     rows = []
     if not measured.rounds:
         return rows

@@ -23,12 +23,12 @@ using shoal::cuda::LaunchContext;
 void refuse_others(const Options& options) {
   const std::string& wanted = options.implementation;
   require<InvalidArgument>(wanted != "host" && wanted != "mpi",
-                           "[cuda communicator] '{}' needs memory that the host can use; use auto, p2p, nccl or "
-                           "staged",
+                           "[cuda communicator] '{}' needs devices that compute in host memory; use auto, p2p, "
+                           "nccl or staged",
                            wanted);
   require<InvalidArgument>(wanted != "p2p" || options.processes == nullptr,
-                           "[cuda communicator] 'p2p' needs all ranks in one process, but these are in several; use "
-                           "auto, nccl or staged");
+                           "[cuda communicator] 'p2p' needs all ranks in one process, but there are several processes; "
+                           "use auto, nccl or staged");
 }
 
 p2p::P2pOptions p2p_options(const Options& options, const Thresholds& measured, const Device& device) {
@@ -54,14 +54,14 @@ std::vector<int> gpus_of(std::span<Device* const> devices) {
   return gpus;
 }
 
-/// Reduces the limits to the messages that p2p handles. If NCCL is available, NCCL handles messages of at least
+/// Reduces the limits to the message sizes that p2p handles. If NCCL is available, NCCL handles messages of at least
 /// `nccl_from_bytes`.
 FusedLimits below(FusedLimits limits, bool has_nccl, size_t nccl_from_bytes) {
   if (has_nccl) limits.elements = std::min(limits.elements, static_cast<int64_t>((nccl_from_bytes + 3) / 4) - 1);
   return limits.elements > 0 ? limits : FusedLimits{};
 }
 
-/// A Communicator that runs the calls of p2p::P2pCommunicator on the backends' streams.
+/// A Communicator that queues each call on the backends' streams as kernels of p2p::P2pCommunicator.
 class PeerCommunicator final : public Communicator {
  public:
   PeerCommunicator(std::span<Backend* const> backends, const Options& options, const Thresholds& measured)
@@ -125,12 +125,12 @@ class PeerCommunicator final : public Communicator {
     own.reads = ColumnForms::of(norm.column_forms);
     peers_.launch(rank, reduction_of(norm, context), norm.what, norm.product, own);
   }
-  /// The stream already stores an earlier error, so this call only notifies the peers.
+  /// The stream already stores an earlier error, so give_up() only notifies the peers.
   void give_up(int rank, const Call& call) { give_up(rank, name_of(call.kind), call.what); }
   void give_up(int rank, const FusedNorm& norm) { give_up(rank, "all_reduce_norm", norm.what); }
   void give_up(int rank, std::string_view kind, std::string_view what) {
-    peers_.abort(fmt::format("[{} {}] rank {} ({}) cannot take part: earlier work on it failed", kind, what, rank,
-                             backends_[static_cast<size_t>(rank)]->name()));
+    peers_.abort(fmt::format("[{} {}] rank {} ({}) cannot take part: earlier work on this rank failed", kind, what,
+                             rank, backends_[static_cast<size_t>(rank)]->name()));
   }
 
   p2p::P2pCommunicator peers_;
@@ -186,7 +186,7 @@ class CudaCommunicator final : public Communicator {
   }
 
  private:
-  /// Calls function(communicator) for each communicator that exists.
+  /// Calls `function` with each communicator that exists.
   void for_each(const auto& function) const {
     for (Communicator* one : {static_cast<Communicator*>(peers_.get()), nccl_.get(), staged_.get()}) {
       if (one != nullptr) function(*one);
@@ -209,7 +209,7 @@ class CudaCommunicator final : public Communicator {
     }
   }
 
-  /// Size in bytes of the largest message of any rank in the call.
+  /// Size in bytes of the largest message that any rank has in the call.
   static size_t message_bytes(const Call& call) {
     const int64_t sum = std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
     return bytes_for(call.dtype, std::max(call.count, sum));
@@ -230,11 +230,11 @@ class CudaCommunicator final : public Communicator {
   const size_t nccl_from_bytes_;
   std::unique_ptr<PeerCommunicator> peers_;
   std::unique_ptr<Communicator> nccl_, staged_;
-  std::string no_peers_, no_nccl_;  ///< reasons why p2p and NCCL are unusable; "" if usable
+  std::string no_peers_, no_nccl_;  ///< reason why p2p or NCCL is unusable; "" if usable
 };
 
-/// This process's devices that correspond to `devices`, which all belong to one other process. Devices correspond if
-/// they have the same name in their own processes. Empty if a device has no counterpart.
+/// The devices of this process that have the same names as `devices`. Another process owns all of `devices`. The result
+/// is empty if any of these names is unknown in this process.
 std::vector<Device*> likes_of(std::span<Device* const> devices) {
   std::vector<Device*> likes;
   for (Device* device : devices) {
@@ -275,7 +275,7 @@ CommunicatorTraits describe_cuda_communicator(std::span<Device* const> devices, 
     }
   }
   if (!has_nccl) return describe_staged_communicator(devices, options);
-  return {std::vector<size_t>(devices.size(), 0), {}};  // NCCL does not report its memory
+  return {std::vector<size_t>(devices.size(), 0), {}};  // NCCL does not report how much memory it uses
 }
 
 std::unique_ptr<Communicator> make_cuda_communicator(std::span<Backend* const> ranks, const Options& options) {

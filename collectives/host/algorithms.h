@@ -1,5 +1,5 @@
-// The collectives of the host communicator. Each function takes one rank's Exchange, and every rank runs it on its own
-// thread. docs/collectives.md lists the steps and bytes of each function.
+// The collectives of the host communicator. Each function takes one rank's Exchange. Every rank runs the function on
+// its own thread. docs/collectives.md lists the steps and bytes of each function.
 #pragma once
 
 #include "collectives/host/exchange.h"
@@ -9,7 +9,7 @@ namespace shoal::collectives::host {
 #define SHOAL_COLLECTIVE(id, name, ...) void name(Exchange& x);
 #include "graph/collectives.def"
 
-/// The functions, indexed by Collective.
+/// The functions, in the order of enum Collective.
 inline constexpr void (*kAlgorithms[])(Exchange&) = {
 #define SHOAL_COLLECTIVE(id, name, ...) name,
 #include "graph/collectives.def"

@@ -1,7 +1,8 @@
-// all_reduce. Small messages use one shot, because the number of meetings dominates their cost: every rank stages its
-// data, all ranks meet, and every rank sums all slots. Large messages use two shots, because the bytes dominate their
-// cost: every rank sums one chunk of all ranks' data in place and writes the result to all outputs. Between the two
-// meetings only rank r touches chunk r, so in-place calls work, and no rank reads a byte twice.
+// all_reduce. For small messages, the number of meetings dominates the time, so one meeting is enough: every rank
+// stages its data, all ranks meet, and every rank sums all slots. For large messages, the copied bytes dominate the
+// time, so the ranks meet twice: rank r reads chunk r of all inputs in place, sums these chunks and writes the result
+// to all outputs. Between the two meetings only rank r touches chunk r, so in-place calls work, and no rank reads a
+// byte twice.
 #include "collectives/host/algorithms.h"
 #include "collectives/host/sum.h"
 

@@ -1,5 +1,5 @@
-// CallMark: the data that ranks compare to check that they queued the same collective. Plain data that can be stored in
-// shared memory and sent in messages.
+// CallMark: the data that ranks compare to check that they queued the same collective. CallMark is plain data that can
+// be stored in shared memory and sent in messages.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,10 @@
-// Exchange: one rank's view of one running collective, used by the algorithms. Created on the rank's thread and used
-// only there. An algorithm prepares data for other ranks, meets them, and reads the data that they prepared:
+// Exchange: the access of one rank to one running collective. The algorithms receive an Exchange. An Exchange is
+// created on the rank's thread and used only there. An algorithm prepares data for other ranks, meets these ranks, and
+// reads their data:
 //
 //   std::memcpy(x.slot(x.rank()), x.in(), bytes);   // own data, before the meeting
 //   x.meet();                                       // throws CommError
-//   sum(dtype, slots of all ranks, ...);            // data of all ranks, after it
+//   sum(dtype, slots of all ranks, ...);            // data of all ranks, after the meeting
 #pragma once
 
 #include <span>
@@ -14,7 +15,7 @@
 
 namespace shoal::collectives::host {
 
-/// Data that a rank keeps between calls, so that calls do not allocate.
+/// Buffers that a rank reuses in all calls, so that calls do not allocate.
 struct RankScratch {
   explicit RankScratch(std::vector<RankMemory*> blocks)
       : memory(std::move(blocks)), sources(memory.size()), targets(memory.size()) {}
@@ -22,7 +23,7 @@ struct RankScratch {
   const std::vector<RankMemory*> memory;  ///< memory of all ranks
   std::vector<const std::byte*> sources;
   std::vector<std::byte*> targets;
-  uint32_t calls = 0;  ///< number of calls so far; the same on every rank
+  uint32_t calls = 0;  ///< number of calls so far; equal on all ranks
 };
 
 class Exchange {
@@ -45,13 +46,14 @@ class Exchange {
   /// Throws CommError.
   void meet();
 
-  /// The staging slot of `rank`. This rank writes the slot before the first meeting; all ranks read it afterwards.
+  /// The staging slot of `rank`. `rank` writes the slot before the first meeting; all ranks read the slot after this
+  /// meeting.
   std::byte* slot(int rank) const { return scratch_.memory[rank]->slots[parity_].data(); }
-  /// Input of another rank's call; valid between the first and the last meeting.
+  /// The input of another rank. The pointer is valid between the first and the last meeting.
   const std::byte* in_of(int rank) const { return post(rank).in; }
 
-  // The slots, inputs or outputs of all ranks in rank order. The span is valid until the next call of one of these
-  // three functions.
+  // Pointers to the slots, inputs or outputs of all ranks in rank order. The span is valid until the next call of one
+  // of these three functions.
   std::span<const std::byte* const> slots();
   std::span<const std::byte* const> ins();
   std::span<std::byte* const> outs();
@@ -68,7 +70,7 @@ class Exchange {
   bool have_met_ = false;
 };
 
-/// memcpy that accepts null pointers with size 0 and does nothing if `to` is `from`.
+/// Like memcpy, but accepts null pointers with size 0. Does nothing if `to` is equal to `from`.
 void copy_bytes(std::byte* to, const std::byte* from, size_t size);
 
 }  // namespace shoal::collectives::host

@@ -22,7 +22,8 @@ class HostCommunicator final : public QueuedCommunicator {
     }
     std::vector<RankMemory*> blocks;
     for (int rank = 0; size() > 1 && rank < size(); ++rank) {
-      memory_.emplace_back(new RankMemory);  // make_unique would initialise the slots on this thread
+      memory_.emplace_back(new RankMemory);  // make_unique would initialise the slots on this thread instead of the
+                                             // rank's thread
       blocks.push_back(memory_.back().get());
     }
     for (int rank = 0; rank < size(); ++rank) scratch_.emplace_back(blocks);
@@ -42,7 +43,7 @@ class HostCommunicator final : public QueuedCommunicator {
 
   Rendezvous rendezvous_;
   std::vector<std::unique_ptr<RankMemory>> memory_;  ///< empty in a mesh of one rank
-  std::deque<RankScratch> scratch_;                  ///< each is used only by its rank's backend thread
+  std::deque<RankScratch> scratch_;                  ///< only the backend thread of a rank uses its element
 };
 
 }  // namespace

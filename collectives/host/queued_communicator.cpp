@@ -14,15 +14,15 @@ QueuedCommunicator::QueuedCommunicator(std::string_view name, std::span<Backend*
   require<InvalidArgument>(!backends.empty(), "[{} communicator] needs at least one rank", name);
   const std::set<Backend*> distinct(backends.begin(), backends.end());
   require<InvalidArgument>(distinct.size() == backends.size() && !distinct.contains(nullptr),
-                           "[{} communicator] every rank needs a backend of its own, got {} for {} ranks", name,
+                           "[{} communicator] every rank needs its own backend, got {} backends for {} ranks", name,
                            distinct.size(), backends.size());
   for (Backend* backend : backends) {
     const bool is_own = !is_remote(backend->device());
-    // Rejects backends that cannot run host functions, before another rank waits for them.
+    // Rejects backends that cannot run host functions, so that no other rank waits for such a backend.
     require<InvalidArgument>(
         !is_own || backend->enqueue({[](void*, const void*, bool) {}, nullptr, nullptr}),
-        "[{} communicator] {} cannot run host functions in stream order; use the communicator of its family", name,
-        backend->name());
+        "[{} communicator] {} cannot run host functions in stream order; use the communicator of this device's family",
+        name, backend->name());
     ranks_.push_back({*this, static_cast<int>(ranks_.size()), is_own ? backend : nullptr});
   }
   std::exception_ptr failure;
@@ -67,8 +67,8 @@ void QueuedCommunicator::run(void* object, const void* argument, bool failed) {
   const Call& call = *static_cast<const Call*>(argument);
   describe_span(call);
   if (failed) {
-    // The stream already stores an earlier error; the call below only notifies the other ranks.
-    self.fail(fmt::format("[{} {}] rank {} ({}) cannot take part: earlier work on it failed", name_of(call.kind),
+    // The stream already stores an earlier error; fail() only notifies the other ranks.
+    self.fail(fmt::format("[{} {}] rank {} ({}) cannot take part: earlier work on this rank failed", name_of(call.kind),
                           call.what, rank.rank, self.describe_rank(rank.rank)));
     return;
   }

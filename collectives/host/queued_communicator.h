@@ -1,5 +1,5 @@
-// QueuedCommunicator: the common part of the host and mpi communicators. It queues each rank's side as a host function
-// on the rank's backend, so that enqueue() neither blocks nor allocates. If a rank fails, all ranks fail.
+// QueuedCommunicator: the base class of the host and mpi communicators. enqueue() queues the rank's work as a host
+// function on the rank's backend, so enqueue() neither blocks nor allocates. If a rank fails, all ranks fail.
 #pragma once
 
 #include <deque>
@@ -19,13 +19,13 @@ class QueuedCommunicator : public Communicator {
  protected:
   /// Throws InvalidArgument if two ranks share a backend, or if a backend cannot run host functions.
   QueuedCommunicator(std::string_view name, std::span<Backend* const> backends);
-  /// After a failure, makes the local backends give up their queued work, which is useless now and could take long.
+  /// Makes the local backends drop their queued work after a failure. This work is useless and could take long.
   void give_up(std::string_view reason);
 
-  /// The rank's name in messages.
+  /// The name of the rank in messages.
   virtual std::string describe_rank(int rank) const;
   virtual void throw_if_failed() const = 0;
-  /// Makes all ranks fail with the message, unless they have already failed, and gives up the queued work.
+  /// Makes all ranks fail with the message, unless they have already failed. Drops the queued work.
   virtual void fail(const std::string& message) = 0;
   /// Runs a call on the thread of the rank's backend. Called only in meshes of several ranks.
   virtual void exchange(int rank, const Call& call) = 0;

@@ -1,7 +1,7 @@
-// RankMemory: the memory that a host communicator keeps for each rank. Each rank has one block, first touched by the
-// rank's own thread so that it is local to that thread. All data exist twice, for even-numbered and odd-numbered calls
-// (parity), so a rank that is one call ahead does not overwrite data of the current call. A rank cannot be two calls
-// ahead, because every collective has at least one meeting of all ranks.
+// RankMemory: the memory of one rank in a host communicator. The rank's own thread touches the memory first, so the
+// memory is local to this thread. All data exist twice: for even-numbered and for odd-numbered calls (parity). A rank
+// that is one call ahead therefore does not overwrite data of the current call. A rank cannot be two calls ahead,
+// because all ranks meet at least once in every collective.
 #pragma once
 
 #include <array>
@@ -12,13 +12,13 @@
 
 namespace shoal::collectives::host {
 
-/// Messages up to this size are copied to the staging slots and need one meeting. Larger messages are read in place and
-/// need two meetings. On 2 cores the copy becomes more expensive than the second meeting between 2 and 4 KiB
-/// (collectives_bench). With more ranks than cores this happens at 16 KiB.
+/// Messages of at most this size are copied to the staging slots and need one meeting. Larger messages are read in
+/// place and need two meetings. On 2 cores, the copy costs as much as the second meeting at a size between 2 and 4 KiB
+/// (collectives_bench). With more ranks than cores, both cost the same at a size of 16 KiB.
 inline constexpr size_t kSlotBytes = 4 * 1024;
 
-/// A rank's description of its call, which other ranks read after the first meeting. They must not read the texts and
-/// counts of the Call object, because a failed rank may already have freed them.
+/// A rank's description of its call, which other ranks read after the first meeting. Other ranks must not read the
+/// texts and counts of the Call object, because a failed rank may already have freed this memory.
 struct alignas(kCacheLine) Post {
   CallMark mark;
   const std::byte* in = nullptr;
@@ -26,7 +26,7 @@ struct alignas(kCacheLine) Post {
 };
 
 struct alignas(4096) RankMemory {
-  std::array<std::array<std::byte, kSlotBytes>, 2> slots;  ///< uninitialised until the rank touches it
+  std::array<std::array<std::byte, kSlotBytes>, 2> slots;  ///< uninitialised until the rank's thread writes the slots
   std::array<Post, 2> posts;
 };
 

@@ -1,5 +1,5 @@
-// reduce_scatter: every rank sums its own part of all ranks' data. The data are in the staging slots (one meeting) or,
-// if they do not fit into a slot, in the callers' memory (two meetings).
+// reduce_scatter: every rank sums its own part of all inputs. If the data fit into the staging slots, the ranks read
+// the slots (one meeting). Otherwise the ranks read the memory of the callers (two meetings).
 #include <numeric>
 
 #include "collectives/host/algorithms.h"

@@ -77,13 +77,13 @@ void Rendezvous::meet(int rank, const Call& call, std::chrono::nanoseconds timeo
   const uint32_t step = next(before);
   throw_if_failed();
   own.store(step, std::memory_order_relaxed);
-  // acq_rel: each arrival passes on the writes of all earlier arrivals, so the last arrival publishes the writes of all
-  // ranks.
+  // acq_rel: each arrival makes the writes of all earlier arrivals visible to the next arrival. The last arrival
+  // therefore publishes the writes of all ranks.
   if (state_.arrivals.fetch_add(1, std::memory_order_acq_rel) + 1 == size()) {
     state_.arrivals.store(0, std::memory_order_relaxed);
     uint32_t expected = before;
-    // Uses a compare-exchange instead of a store, so that a concurrent failure is not overwritten. seq_cst pairs with
-    // park().
+    // A compare-exchange does not overwrite a concurrent failure; a store would. The memory order seq_cst pairs with
+    // the seq_cst operations in park().
     state_.complete.compare_exchange_strong(expected, step, std::memory_order_seq_cst);
     if (state_.parked.load(std::memory_order_seq_cst) > 0) cpu::futex_wake_all(state_.complete, parking_);
   } else if (!spin(step)) {
@@ -112,8 +112,8 @@ bool Rendezvous::spin(uint32_t step) const {
   return false;
 }
 
-// Waits in time slices. Each slice counts for at most its nominal length, so an hour during which the process was
-// stopped does not count.
+// Sleeps in time slices. Each slice counts for at most its nominal length. If the process is stopped for an hour, this
+// hour counts as one slice.
 void Rendezvous::park(uint32_t step, std::chrono::nanoseconds timeout) {
   constexpr std::chrono::nanoseconds kSlice = std::chrono::seconds(1);
   // `parked` is incremented before `complete` is read again. Therefore either the last rank to arrive sees this waiter,
@@ -144,7 +144,7 @@ bool Rendezvous::fail(std::string_view message) {
     publish(message);
     return true;
   }
-  // Another rank has failed first and is about to publish its message, unless its process has been killed.
+  // Another rank has failed first and will publish its message soon, unless the process of that rank was killed.
   constexpr int kLooks = 1000;
   for (int i = 0; i < kLooks && !is_failed(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (!is_failed()) publish(message);
@@ -164,7 +164,7 @@ void Rendezvous::throw_failure() const {
 
 std::string missing_message(const Call& call, std::span<const std::string> names, int ranks,
                             std::chrono::nanoseconds waited) {
-  // If `names` is empty, all ranks have arrived, but after the deadline. The step still fails.
+  // If `names` is empty, all ranks have arrived, but some arrived after the deadline. The step still fails.
   const std::string who = names.empty() ? "the last rank" : fmt::format("{}", fmt::join(names, ", "));
   return fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s; {}", name_of(call.kind), call.what, who, ranks,
                      seconds(waited), kTimeoutRemedy);

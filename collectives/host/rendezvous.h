@@ -1,12 +1,12 @@
-// Rendezvous: the place where the N ranks of a communicator on one computer meet. It also stores the communicator's
-// failure. It resides in this process's memory or in memory that the ranks' processes share. meet() returns on every
-// rank once all N ranks have called it. Writes that any rank made before the meeting are then visible to all ranks. If
-// a rank does not arrive within the time-out, or fail() is called, every present and later meet() throws the same
+// Rendezvous: a barrier for the N ranks of a communicator on one computer. It also stores the communicator's failure.
+// The state of the barrier is in the memory of this process or in memory shared by the ranks' processes. meet() returns
+// on every rank after all N ranks have called it. All ranks then see the writes that any rank made before the meeting.
+// If a rank does not arrive within the time-out, or if fail() is called, every current and later meet() throws the same
 // CommError. One thread per rank calls meet(rank, ...); any thread may call the other functions.
 //
-// A waiting rank spins for a moment, since the other ranks are usually microseconds away, then parks in the kernel. If
-// there are more ranks, or more threads of all CPU devices, than cores, no thread spins, because the awaited thread may
-// need the core.
+// A waiting rank first spins, because the other ranks usually arrive within microseconds. It then parks (sleeps in the
+// kernel). No thread spins if there are more ranks than cores, or more threads of CPU devices than cores. In these
+// cases, a late rank may need the core of the waiting rank.
 //
 //   step    0      1          2
 //   rank 0  ----meet          |    `arrivals` counts to N; the last rank resets it to 0, sets `complete`
@@ -31,18 +31,18 @@ namespace shoal::collectives::host {
 
 inline constexpr size_t kCacheLine = 64;
 
-/// The state in memory that all ranks see; initially zero.
+/// The state in memory that all ranks can access; initially zero.
 struct RendezvousState {
   alignas(kCacheLine) std::atomic<int> arrivals{0};
-  /// The latest complete step; kFailed after a failure. Waiting ranks park on this word.
+  /// The latest complete step, or kFailed after a failure. Waiting ranks sleep on this word (futex).
   alignas(kCacheLine) std::atomic<uint32_t> complete{0};
   std::atomic<int> parked{0};
-  alignas(kCacheLine) std::atomic<uint32_t> is_reporting{0};  ///< 1 once a rank is writing, or has written, the failure
+  alignas(kCacheLine) std::atomic<uint32_t> is_reporting{0};  ///< 1 after a rank has started to write the failure
                                                               ///< message
   std::array<char, 2000> failure{};                           ///< written before `complete` becomes kFailed
 };
 
-/// The latest step at which the rank arrived. Other ranks read it only to name missing ranks.
+/// The latest step at which the rank arrived. Other ranks read the step only to name missing ranks.
 struct alignas(kCacheLine) Seat {
   std::atomic<uint32_t> step{0};
 };
@@ -52,27 +52,27 @@ class Rendezvous {
   /// Called on a rank's thread if the ranks `missing` do not arrive in time. The callback must call fail().
   using Missing = std::function<void(std::span<const int> missing, const Call& call, std::chrono::nanoseconds waited)>;
 
-  /// The state is in this object's own memory.
+  /// Stores the state in this object.
   Rendezvous(int ranks, const Options& options);
-  /// The state is in memory shared with other processes; each process makes its own Rendezvous over this memory. One
-  /// seat per rank.
+  /// Uses state in memory shared with other processes. Each process makes its own Rendezvous over this memory. `seats`
+  /// has one element per rank.
   Rendezvous(RendezvousState& state, std::span<Seat> seats, const Options& options, Missing missing);
 
   ~Rendezvous();
 
   int size() const { return static_cast<int>(seats_.size()); }
 
-  /// Arrives and waits for the other ranks. `call` is used only for the message. Throws CommError.
+  /// Arrives at the meeting and waits for the other ranks. `call` is used only for the error message. Throws CommError.
   void meet(int rank, const Call& call) { meet(rank, call, timeout_); }
   /// Uses `timeout` instead of the time-out in Options.
   void meet(int rank, const Call& call, std::chrono::nanoseconds timeout);
 
-  /// Makes every present and later meet() throw CommError(message); a long message is cut. Returns false if there was
-  /// an earlier failure, whose message is kept.
+  /// Makes every current and later meet() throw CommError(message). Truncates a long message. If there was an earlier
+  /// failure, keeps the message of that failure and returns false.
   bool fail(std::string_view message);
 
   bool is_failed() const { return state_.complete.load(std::memory_order_acquire) == kFailed; }
-  /// Throws the CommError if there was a failure.
+  /// Throws the stored CommError after a failure.
   void throw_if_failed() const {
     if (is_failed()) throw_failure();
   }
@@ -88,7 +88,7 @@ class Rendezvous {
   void publish(std::string_view message);
   [[noreturn]] void throw_failure() const;
 
-  // Step numbers are only compared for equality, so they may wrap around. They skip kFailed.
+  // Step numbers are only compared for equality, so they may wrap around. No step has the number kFailed.
   static constexpr uint32_t kFailed = UINT32_MAX;
   static uint32_t next(uint32_t step) { return step + 1 == kFailed ? 0 : step + 1; }
 
@@ -102,8 +102,8 @@ class Rendezvous {
   TimeoutReport report_;
 };
 
-/// "[all_reduce x] rank 1, 3 of 4 did not arrive within 30.000 s; ...". If `names` is empty, "the last rank" replaces
-/// the rank numbers.
+/// Example: "[all_reduce x] rank 1, 3 of 4 did not arrive within 30.000 s; ...". If `names` is empty, the message says
+/// "the last rank" instead of rank numbers.
 std::string missing_message(const Call& call, std::span<const std::string> names, int ranks,
                             std::chrono::nanoseconds waited);
 

@@ -1,5 +1,6 @@
-// all_gather, all_to_all and broadcast: every rank copies the stretches that it needs. The rows are in the staging
-// slots (one meeting) or, if a row does not fit into a slot, in the callers' memory (two meetings).
+// all_gather, all_to_all and broadcast: every rank copies the ranges (Stretch) that it needs from the rows of all
+// ranks. If every row fits into a staging slot, the ranks read the slots (one meeting). Otherwise the ranks read the
+// memory of the callers (two meetings).
 #include "collectives/host/rows.h"
 
 #include "collectives/host/algorithms.h"
@@ -15,7 +16,8 @@ void move_rows(Exchange& x) {
   for (int from = 0; from < x.size(); ++from) {
     const Stretch part = needed(x.call(), x.size(), from, x.rank());
     if (part.is_empty()) continue;
-    // The rank's own row is read directly from the input, which may already be at its place in the output.
+    // The rank reads its own row directly from its input. In an in-place call, the input already is this range of the
+    // output.
     const std::byte* const row = from == x.rank() ? x.in() : staged ? x.slot(from) : x.in_of(from);
     copy_bytes(x.out() + x.bytes(place), row + x.bytes(part.begin), x.bytes(part.size()));
     place += part.size();

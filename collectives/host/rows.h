@@ -1,7 +1,8 @@
 // The collectives that move elements without adding them: all_gather, all_to_all and broadcast. Each rank sends a row
-// of elements. Every rank needs one stretch of each row (possibly an empty one). Pure functions of a validated call.
+// of elements. Every rank needs one range of elements (Stretch, possibly empty) of each row. All functions here are
+// pure functions of a validated call.
 //
-//   all_to_all, 2 ranks, counts 1 3 | 2 0: rank 0 has a row of 4; rank 0 needs [0, 1) of it and rank 1 needs [1, 4)
+//   all_to_all, 2 ranks, counts 1 3 | 2 0: rank 0 has a row of 4 elements; rank 0 needs [0, 1), rank 1 needs [1, 4)
 #pragma once
 
 #include <algorithm>
@@ -30,7 +31,7 @@ inline int64_t longest_row(const Call& call, int ranks) {
   return longest;
 }
 
-/// The stretch of the row of `from` that `to` needs.
+/// The range of elements that rank `to` needs from the row of rank `from`.
 inline Stretch needed(const Call& call, int ranks, int from, int to) {
   const Amounts amounts = call.amounts(ranks);
   int64_t begin = 0;
@@ -40,7 +41,7 @@ inline Stretch needed(const Call& call, int ranks, int from, int to) {
   return {begin, begin + elements_between(call.kind, amounts, from, to)};
 }
 
-/// The position of the stretch needed() in the output of `to`.
+/// The index at which the range from needed() starts in the output of rank `to`.
 inline int64_t place_of(const Call& call, int ranks, int from, int to) {
   int64_t place = 0;
   for (int before = 0; before < from; ++before) place += elements_between(call.kind, call.amounts(ranks), before, to);

@@ -8,8 +8,8 @@
 namespace shoal::collectives::host {
 namespace {
 
-/// Sums are unsigned, because overflow of a signed sum is undefined. Each element is read from all sources before it is
-/// written to any output.
+/// The sums are unsigned, because overflow of a signed sum is undefined. The loop reads an element from all sources
+/// before it writes the element to any output.
 void sum_integers(const cpu::SumArgs& args) {
   for (int64_t i = 0; i < args.n; ++i) {
     uint32_t total = 0;

@@ -1,5 +1,5 @@
-// The collectives of the mpi communicator. Each function takes one rank's Round, and every rank runs it on its own
-// thread. docs/collectives.md lists the steps and bytes of each function.
+// The collectives of the mpi communicator. Each function takes one rank's Round. Every rank runs the function on its
+// own thread. docs/collectives.md lists the steps and bytes of each function.
 #pragma once
 
 #include "collectives/mpi/round.h"
@@ -9,7 +9,7 @@ namespace shoal::collectives::mpi {
 #define SHOAL_COLLECTIVE(id, name, ...) void name(Round& x);
 #include "graph/collectives.def"
 
-/// The functions, indexed by Collective.
+/// The functions, in the order of enum Collective.
 inline constexpr void (*kAlgorithms[])(Round&) = {
 #define SHOAL_COLLECTIVE(id, name, ...) name,
 #include "graph/collectives.def"

@@ -1,8 +1,9 @@
-// all_reduce. On one node, every rank stages a small message and sums all of it (one meeting). A larger message is
-// divided into pieces: every rank sums one chunk of each piece and copies the sums of the other ranks (two meetings;
-// the second is also the first meeting of the next piece). With several nodes, each node first computes its own sum.
-// The leaders then exchange the node sums, and every rank adds them node by node. With more than two nodes, large sums
-// are divided among the leaders, so that each leader sends and receives fewer bytes.
+// all_reduce. On one node, every rank stages a small message and sums all staged data (one meeting). A larger message
+// is divided into pieces: every rank sums one chunk of each piece and copies the sums of the other ranks. A piece needs
+// two meetings; the second meeting is also the first meeting of the next piece. With several nodes, each node first
+// computes the sum of its ranks. The leaders then exchange these node sums, and every rank adds the node sums in node
+// order. With more than two nodes, each leader adds only a part of a large sum, so that each leader sends and receives
+// fewer bytes.
 #include <algorithm>
 
 #include "collectives/host/exchange.h"
@@ -15,9 +16,10 @@ namespace {
 using host::copy_bytes;
 using host::sum;
 
-/// Up to this size, a second meeting costs more than summing the whole message on every rank.
+/// For messages of at most this size, a second meeting costs more than summing the whole message on every rank.
 constexpr size_t kOneShotBytes = 32 * 1024;
-/// Above this size, the bytes cost more than an additional message.
+/// Node sums of more bytes are divided among the leaders. This division needs one more message, but saves more time
+/// than the message costs.
 constexpr size_t kDividedBytes = 32 * 1024;
 
 /// A piece of the message.
@@ -43,7 +45,7 @@ Range chunk_of(const Round& x, const Piece& piece, int part, int parts) {
   return {begin, host::chunk_begin(x.dtype(), piece.count, part + 1, parts) - begin};
 }
 
-/// The rank's input for a piece (in_of) and the place of the piece's result (out_of).
+/// in_of: the rank's input for a piece. out_of: the address of the piece in the rank's output.
 const std::byte* in_of(const Round& x, const Piece& piece) {
   return x.in() + x.bytes(piece.first);
 }
@@ -51,7 +53,7 @@ std::byte* out_of(const Round& x, const Piece& piece) {
   return x.out() + x.bytes(piece.first);
 }
 
-/// Copies the rank's data to its slot, except the range `without`, which only the rank itself reads.
+/// Copies the rank's data to its slot, except the range `without`. Only the rank itself reads this range.
 void stage(Round& x, const Piece& piece, Range without = {0, 0}) {
   std::byte* const slot = x.slot(x.rank(), piece.index);
   const std::byte* const in = in_of(x, piece);
@@ -60,7 +62,8 @@ void stage(Round& x, const Piece& piece, Range without = {0, 0}) {
   if (end < x.bytes(piece.count)) copy_bytes(slot + end, in + end, x.bytes(piece.count) - end);
 }
 
-/// The staged data of the node's other ranks, and the rank's own data in place.
+/// Pointers to the addends of all ranks of the node. Other ranks' addends are in their slots; the rank's own addend is
+/// in its input.
 std::span<const std::byte* const> addends(Round& x, const Piece& piece) {
   const auto sources = x.sources(x.seats());
   for (int seat = 0; seat < x.seats(); ++seat) {
@@ -103,7 +106,8 @@ bool is_divided(const Round& x, const Piece& piece) {
   return x.nodes() > 2 && x.bytes(piece.count) > kDividedBytes;
 }
 
-/// The sums of all nodes received so far. The sum of this node is at `own`.
+/// Pointers to the sums of all nodes. The sum of this node is at `own`. The sums of all other nodes were received from
+/// their leaders.
 std::span<const std::byte* const> sums(Round& x, const Piece& piece, const std::byte* own) {
   const auto sources = x.sources(x.nodes());
   for (int node = 0; node < x.nodes(); ++node) {
@@ -112,8 +116,8 @@ std::span<const std::byte* const> sums(Round& x, const Piece& piece, const std::
   return sources;
 }
 
-// Each node adds one part of all node sums. With 3 nodes, node 1 receives the second third of the other nodes' sums,
-// adds the second third of its own sum, and sends the result to both other nodes.
+// Each node computes one part of the total sum. With 3 nodes, node 1 receives the middle third of the other nodes'
+// sums, adds the middle third of its own sum, and sends the result to both other nodes.
 void exchange_divided(Round& x, const Piece& piece, std::byte* own) {
   const auto chunk = [&](int node) { return chunk_of(x, piece, node, x.nodes()); };
   const Range mine = chunk(x.node());
@@ -145,7 +149,8 @@ void exchange_directly(Round& x, const Piece& piece, std::byte* own) {
   x.exchange(passages);
 }
 
-/// Sums the node's data: the leader alone if the message is small, otherwise all ranks of the node.
+/// Sums the inputs of all ranks of the node. If the message is small, the leader computes the sum alone; otherwise all
+/// ranks of the node take part.
 void sum_node(Round& x, const Piece& piece, std::byte* own) {
   const bool is_small = x.bytes(x.call().count) <= kOneShotBytes;
   if (is_small && !x.leads()) return;

@@ -1,7 +1,7 @@
-// Leaders: the message exchange between the first ranks (leaders) of the nodes. The first message between two nodes in
-// a call contains the mark of the call, and also the data if they are small. The nodes check that their marks agree
-// before they use the data. A small call therefore needs only one message in each direction. Only the leader's thread
-// may use a Leaders object, except for the constructor.
+// Leaders: the message exchange between the leaders (first ranks) of the nodes. In each call, the first message between
+// two nodes contains the mark of the call. If the data are small, this message also contains the data. A small call
+// therefore needs only one message in each direction. The nodes check that their marks agree before they use the data.
+// Except for the constructor, only the leader's thread may use a Leaders object.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace shoal::collectives::mpi {
 
 /// Bytes to send to, or receive from, another node.
 struct Passage {
-  bool sends = false;  ///< whether the bytes are sent; otherwise they are received
+  bool sends = false;  ///< true: send the bytes; false: receive the bytes
   int node = 0;
   std::byte* data = nullptr;
   size_t size = 0;
@@ -27,13 +27,14 @@ class Leaders {
  public:
   using Fail = std::function<void(const std::string& message)>;
 
-  /// `limit`: longest wait for another node. `fail`: called if the calls of two nodes disagree. Collective.
+  /// `limit`: longest wait for another node. `fail`: the function to call if the calls of two nodes disagree. The
+  /// constructor is collective.
   Leaders(const Seating& seating, ProcessGroup& group, std::chrono::milliseconds limit, Fail fail);
   ~Leaders();
 
-  /// Sends and receives the passages. The two leaders of a pair of nodes list their passages in the same order. The
-  /// first exchange of a call (`is_first`) sends a message between all pairs of nodes, even without passages. Throws
-  /// CommError.
+  /// Sends and receives the passages. For each pair of nodes, both leaders must list the passages between the two nodes
+  /// in the same order. The first exchange of a call (`is_first`) sends a message between all pairs of nodes, even
+  /// without passages. Throws CommError.
   void exchange(std::span<const Passage> passages, const Call& call, bool is_first);
 
  private:
@@ -53,7 +54,7 @@ class Leaders {
   const Fail fail_;
   const int channel_;
   std::vector<Message> messages_;
-  std::unique_ptr<Letter[]> outbox_, inbox_;  ///< one letter per node; null if another process leads this node
+  std::unique_ptr<Letter[]> outbox_, inbox_;  ///< one letter per node; null if this process does not lead its node
 };
 
 }  // namespace shoal::collectives::mpi

@@ -1,6 +1,6 @@
-// The mpi communicator, for ranks in several processes. Ranks of one node meet in memory that their processes share
+// The mpi communicator, for ranks in several processes. Ranks of one node meet in memory shared by their processes
 // (segment.h). The first rank of each node exchanges messages with the first ranks of other nodes (leaders.h). A
-// failure of one communicator fails the whole group, that is, all processes and all their communicators.
+// failure of one communicator fails the whole group: all its processes and all their communicators.
 #include <deque>
 #include <memory>
 #include <thread>
@@ -38,13 +38,13 @@ class MpiCommunicator final : public host::QueuedCommunicator {
   host::Rendezvous rendezvous_;
   Leaders leaders_;
   Node node_;
-  std::deque<RankScratch> scratch_;  ///< each is used only by its rank's backend thread
+  std::deque<RankScratch> scratch_;  ///< only the backend thread of a rank uses its element
   TimeoutReport report_;
   int callback_ = 0;
 };
 
-/// Longest wait of a leader for another node. It is longer than the ranks' time-out, so that the ranks of the other
-/// node can first name the missing rank.
+/// Longest wait of a leader for another node. This limit is longer than the ranks' time-out, so that the ranks of the
+/// other node report the missing rank before the leader gives up.
 milliseconds limit_of(const Options& options) {
   return options.timeout + options.timeout / 2 + std::chrono::seconds(1);
 }
@@ -63,7 +63,8 @@ MpiCommunicator::MpiCommunicator(std::span<Backend* const> backends, const Optio
   callback_ = group_.on_failure([this](const std::string& failure) { hear(failure); });
 }
 
-// Ranks meet only the ranks of their own node. They spin if each thread of the node's processes can have a core.
+// The barrier for the ranks of this node. These ranks spin only if each thread of the node's processes can have its own
+// core.
 host::Rendezvous MpiCommunicator::rendezvous(const Options& options) {
   int own = 0;
   for (int rank = 0; rank < size(); ++rank) own += seating_.is_own(rank) ? 1 : 0;
@@ -84,7 +85,8 @@ void MpiCommunicator::name_the_missing(std::span<const int> seats, const Call& c
   fail(host::missing_message(call, names, size(), waited));
 }
 
-// Several ranks of a node, in several processes, may detect a failure at the same time; only one of them reports it.
+// Several ranks of a node, in several processes, may detect a failure at the same time. Only one of these ranks reports
+// the failure.
 void MpiCommunicator::fail(const std::string& message) {
   constexpr int kLooks = 2000;
   if (rendezvous_.is_failed()) return;
@@ -94,14 +96,14 @@ void MpiCommunicator::fail(const std::string& message) {
   }
   try {
     group_.fail(message);
-  } catch (const CommError&) {  // fail() throws this failure or an earlier one
+  } catch (const CommError&) {  // group_.fail() throws this failure or an earlier one
   }
 }
 
 void MpiCommunicator::hear(const std::string& failure) {
   rendezvous_.fail(failure);
   give_up(failure);
-  // Only messages about time-outs contain this remedy.
+  // Only messages about time-outs contain "raise the time-out".
   if (failure.find("raise the time-out") != std::string::npos) report_.say(failure);
 }
 

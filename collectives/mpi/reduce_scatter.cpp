@@ -1,9 +1,9 @@
-// reduce_scatter. A piece contains the same fraction of every rank's part, so that all ranks sum in every step. In a
-// slot the fractions are stored one after another. On one node, every rank sums its own fraction. With several nodes,
-// the ranks of each node first sum all fractions, one chunk per rank. The leaders then exchange the fractions that
-// other nodes need.
+// reduce_scatter. Each step handles a piece that contains the same fraction of every rank's part, so that all ranks sum
+// in every step. A slot contains the fractions of all ranks one after another. On one node, every rank sums the
+// fraction of its own part. With several nodes, the ranks of each node first sum all fractions; each rank sums one
+// chunk of the slot. The leaders then exchange the fractions that other nodes need.
 //
-//   counts 2 4 2, 4 elements per slot: two steps with the fractions 1 2 1
+//   counts 2 4 2, 4 elements per slot: two steps, each with the fractions 1 2 1
 #include <algorithm>
 #include <numeric>
 
@@ -14,8 +14,8 @@
 namespace shoal::collectives::mpi {
 namespace {
 
-/// The elements of one rank's part that a piece contains: the index of the first in the message, their place in the
-/// piece, and their number.
+/// The elements of one rank's part in a piece. `begin`: index of the first element in the message. `place`: index of
+/// this element in the piece. `count`: number of elements.
 struct Fraction {
   int64_t begin, place, count;
 };
@@ -24,11 +24,11 @@ class Pieces {
  public:
   explicit Pieces(const Round& x) : counts_(x.call().counts) {
     const int64_t total = std::accumulate(counts_.begin(), counts_.end(), int64_t{0});
-    const int64_t most = x.per_slot() - x.ranks();  // because each fraction may be rounded up
+    const int64_t most = x.per_slot() - x.ranks();  // rounding can make each fraction one element longer
     count_ = std::max<int64_t>((total + most - 1) / most, 1);
   }
   int64_t count() const { return count_; }
-  /// Calls use(rank, fraction) for each rank's part and returns the size of the piece.
+  /// Calls use(rank, fraction) for each rank's part. Returns the number of elements in the piece.
   template <class F>
   int64_t for_each(int64_t index, F use) const {
     int64_t begin = 0, place = 0;
@@ -46,7 +46,7 @@ class Pieces {
     });
     return found;
   }
-  /// Number of elements of the rank's result that earlier pieces have produced.
+  /// Number of elements of the rank's result that are in the pieces before piece `index`.
   int64_t done(int64_t index, int rank) const { return counts_[static_cast<size_t>(rank)] * index / count_; }
 
  private:
@@ -62,7 +62,7 @@ void stage_parts(Round& x, const Pieces& pieces, int64_t index) {
   });
 }
 
-/// The data staged by the node's ranks, from element `place` on.
+/// Pointers to element `place` of the data that each rank of the node has staged.
 std::span<const std::byte* const> staged(Round& x, int64_t index, int64_t place) {
   const auto sources = x.sources(x.seats());
   for (int seat = 0; seat < x.seats(); ++seat) {
@@ -78,7 +78,7 @@ void sum_chunk_of_node(Round& x, int64_t index, int64_t size) {
   host::sum(x.dtype(), staged(x, index, 0), begin, end - begin, {&own, 1}, begin);
 }
 
-/// This node's sum of one fraction.
+/// The address of this node's sum of one fraction.
 std::byte* sum_of_own(const Round& x, int64_t index, const Fraction& part) {
   return x.is_alone() ? x.in() + x.bytes(part.begin) : x.sum_of(x.node(), index) + x.bytes(part.place);
 }

@@ -5,7 +5,7 @@
 namespace shoal::collectives::mpi {
 namespace {
 
-/// Adds a rank's waiting time to its trace span.
+/// Adds a rank's waiting time to the current trace span of the rank's thread.
 class WaitingTime {
  public:
   WaitingTime() : span_(current_span()), begin_(span_ != nullptr ? trace_clock() : 0) {}

@@ -1,11 +1,12 @@
-// Round: one rank's view of one running collective, used by the algorithms. Created on the rank's thread and used only
-// there. A call has one or several steps. Each step handles a piece of the message that fits into a slot:
+// Round: the access of one rank to one running collective. The algorithms receive a Round. A Round is created on the
+// rank's thread and used only there. A call has one or several steps. Each step handles a piece of the message that
+// fits into a slot:
 //
 //   copy(x.slot(x.rank(), i), x.in() + ..., bytes);        // own data, before the meeting
 //   x.meet();                                              // throws CommError
 //   if (x.leads()) x.exchange(passages);                   // with the other nodes
 //   x.meet_after_leader();
-//   copy(x.out() + ..., x.slot(other, i), bytes);          // data of other ranks, after it
+//   copy(x.out() + ..., x.slot(other, i), bytes);          // data of other ranks, after the second meeting
 #pragma once
 
 #include <span>
@@ -23,16 +24,16 @@ struct Node {
   const Segment& segment;
   host::Rendezvous& rendezvous;
   Leaders& leaders;
-  std::chrono::nanoseconds patience;  ///< longest wait for a leader, which may wait for other nodes
+  std::chrono::nanoseconds patience;  ///< longest wait for the leader, which may itself wait for other nodes
   Leaders::Fail fail;
 };
 
-/// Data that a rank keeps between calls, so that calls do not allocate.
+/// Buffers that a rank reuses in all calls, so that calls do not allocate.
 struct RankScratch {
   explicit RankScratch(const Seating& seating) : sources(static_cast<size_t>(seating.ranks())) {
     passages.reserve(2 * sources.size() * static_cast<size_t>(seating.nodes()));
   }
-  uint32_t steps = 0;  ///< number of steps so far; the same on every rank
+  uint32_t steps = 0;  ///< number of steps so far; equal on all ranks
   std::vector<const std::byte*> sources;
   std::vector<Passage> passages;
 };
@@ -50,7 +51,7 @@ class Round {
   /// The ranks of a node.
   const std::vector<int>& on(int node) const { return node_.seating.on(node); }
   int seats() const { return static_cast<int>(on(node()).size()); }
-  /// Whether this is the only rank of its node. If so, meetings are no-ops, and messages use the rank's memory
+  /// Whether this rank is the only rank of its node. If so, meetings do nothing, and messages use the rank's memory
   /// directly.
   bool is_alone() const { return seats() == 1; }
   bool leads() const { return seat() == 0; }
@@ -60,27 +61,27 @@ class Round {
   std::byte* in() const { return static_cast<std::byte*>(const_cast<void*>(call_.in)); }
   std::byte* out() const { return static_cast<std::byte*>(call_.out); }
   size_t bytes(int64_t count) const { return bytes_for(call_.dtype, count); }
-  /// Number of elements, in whole blocks, that fit into a slot.
+  /// Number of elements in the whole blocks that fit into a slot.
   int64_t per_slot() const;
 
   /// Waits for all ranks of the node. The first meeting of a call also checks that the ranks queued the same
   /// collective.
   void meet();
-  /// Waits again for all ranks of the node, with the longer time-out, because the leader may still be exchanging
+  /// Waits again for all ranks of the node. Uses a longer time-out, because the leader may still be exchanging
   /// messages.
   void meet_after_leader();
   /// Exchanges data with other nodes. Called only by the leader. The first exchange of a call also checks that the
   /// nodes queued the same collective.
   void exchange(std::span<const Passage> passages);
-  /// Ends the call. `steps` is the number of its steps.
+  /// Ends the call. `steps`: number of steps in the call.
   void end(int64_t steps) { scratch_.steps += static_cast<uint32_t>(steps); }
 
-  // Shared memory of the node for step `step` of the call.
+  // Addresses in the node's shared memory for step `step` of the call.
   std::byte* slot(int rank, int64_t step) const { return node_.segment.slot(rank, number(step)); }
   std::byte* sum_of(int node, int64_t step) const { return node_.segment.sum_of(node, number(step)); }
   std::byte* result(int64_t step) const { return node_.segment.result(number(step)); }
-  /// Scratch space for one pointer per rank (sources), and for passages. A span is valid until the next call of the
-  /// function that returned it.
+  /// Scratch space: one pointer per rank (sources), and the passages of one exchange. The next call of the same
+  /// function overwrites the returned space.
   std::span<const std::byte*> sources(int count) { return {scratch_.sources.data(), static_cast<size_t>(count)}; }
   std::vector<Passage>& passages() { return scratch_.passages.clear(), scratch_.passages; }
 

@@ -1,6 +1,6 @@
 // all_gather, all_to_all and broadcast. Each step copies one piece of every row (host/rows.h) through the slots.
-// Leaders send the stretches that other nodes need. A step ends for a rank when it has copied the stretches that it
-// needs from the pieces of the other ranks.
+// Leaders send the ranges of these pieces that other nodes need. In each step, a rank copies the ranges that it needs
+// from the pieces of the other ranks.
 #include <algorithm>
 
 #include "collectives/host/exchange.h"
@@ -26,13 +26,13 @@ Stretch piece_of_rows(const Round& x, int64_t step) {
   return {step * x.per_slot(), (step + 1) * x.per_slot()};
 }
 
-/// The address, in this rank's output, of element `index` of rank `from`'s row.
+/// The address in this rank's output for element `index` of the row of rank `from`.
 std::byte* out_for(const Round& x, int from, int64_t index) {
   return x.out() +
          x.bytes(host::place_of(x.call(), x.ranks(), from, x.rank()) + index - needed(x, from, x.rank()).begin);
 }
 
-/// Calls use() for the stretches of a row's piece that a node needs. Adjacent stretches are merged.
+/// Calls use() for each range that a node needs from a row's piece. Merges adjacent ranges.
 template <class F>
 void for_each_stretch(const Round& x, int64_t step, int from, int node, F use) {
   Stretch open;

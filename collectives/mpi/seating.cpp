@@ -13,7 +13,7 @@
 namespace shoal::collectives::mpi {
 
 Seating::Seating(std::span<Device* const> devices, const ProcessGroup& group) : own_process(group.own()) {
-  std::vector<int> computers;  // the computers with ranks, as node numbers of the group
+  std::vector<int> computers;  // the computers of the ranks, as node numbers of the group
   for (const Device* device : devices) {
     process.push_back(shoal::process_of(*device, group.own()));
     names.push_back(fmt::format("{} on {}", common_name(*device, &group), group.host(process.back())));
@@ -34,8 +34,8 @@ Seating::Seating(std::span<Device* const> devices, const ProcessGroup& group) : 
   if (own != distinct.end()) own_node = static_cast<int>(own - distinct.begin());
 }
 
-// Processes may be bound to their own cores or share all cores. A CPU quota is assumed to hold for all processes
-// together.
+// Each process may be bound to its own cores, or all processes may share all cores. shoal assumes that a CPU quota
+// applies to all processes together.
 bool is_crowded(ProcessGroup& group, int own_ranks) {
   std::vector<int> own_cores;
   for (const cpu::Node& node : cpu::machine_nodes())

@@ -1,9 +1,9 @@
-// Seating: the process and the node of each rank of a mesh. It is equal in every process, except for members called
-// own_*. A node here is a computer with ranks. Its first rank leads: only the leader exchanges messages with other
-// nodes.
+// Seating: the process and the node of each rank of a mesh. All members of a Seating, except those called own_*, are
+// equal in every process. A node here is a computer with ranks. The first rank of a node is its leader: only the leader
+// exchanges messages with other nodes. The seat of a rank is its index among the ranks of its node.
 //
 //   ranks 0:CPU0 0:CPU1 1:CPU0 2:CPU0, processes 0 and 1 on one computer, 2 on another:
-//   node 0 has the ranks 0 1 2 and is led by 0, node 1 has the rank 3; process 1 has seat 2 of node 0
+//   node 0 has ranks 0 1 2 and leader 0, node 1 has rank 3; rank 2 (in process 1) has seat 2 of node 0
 #pragma once
 
 #include <span>
@@ -27,15 +27,15 @@ struct Seating {
   int seat_of(int rank) const { return seat[static_cast<size_t>(rank)]; }
   bool is_own(int rank) const { return process_of(rank) == own_process; }
 
-  std::vector<int> process, node, seat;   ///< per rank
-  std::vector<std::vector<int>> members;  ///< per node: its ranks
-  std::vector<std::string> names;         ///< per rank, for messages: "1:CPU0 on b"
+  std::vector<int> process, node, seat;   ///< one element per rank
+  std::vector<std::vector<int>> members;  ///< the ranks of each node
+  std::vector<std::string> names;         ///< one name per rank for messages, such as "1:CPU0 on b"
   int own_process = 0;
   int own_node = -1;  ///< -1 if this process's computer has no ranks
 };
 
-/// Whether this process's node has more threads than cores, so that ranks must not spin while they wait. `own_ranks`:
-/// number of ranks of this process. Collective.
+/// Whether the processes of this node have more threads than cores, so that ranks must not spin while they wait.
+/// `own_ranks`: number of ranks of this process. All processes must call this function.
 bool is_crowded(ProcessGroup& group, int own_ranks);
 
 }  // namespace shoal::collectives::mpi

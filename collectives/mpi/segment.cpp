@@ -21,7 +21,7 @@ Segment::Places::Places(int count, int ranks, int nodes) : seat_count(count) {
   end = results + 2 * kSlotBytes;
 }
 
-// Processes on a computer without ranks also get a segment, which notifies them of failures.
+// Processes on a computer without ranks also get a segment, because they read failures from the segment.
 Segment::Places Segment::places(int node, const Seating& seating) {
   if (node < 0) return {0, 0, 1};
   return {static_cast<int>(seating.on(node).size()), seating.ranks(), seating.nodes()};

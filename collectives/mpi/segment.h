@@ -1,6 +1,6 @@
-// Segment: the memory that all processes of a node share for one communicator. The node's ranks meet in it and exchange
-// their data through it; data from other nodes are also written to it. All data exist twice, for even and odd steps. A
-// rank may overwrite a step's data two steps later, because each step has a meeting of all ranks of the node.
+// Segment: the memory that all processes of a node share for one communicator. The node's ranks meet and exchange data
+// in this memory; the leader also stores data from other nodes in this memory. All data exist twice, for even and odd
+// steps. All ranks of the node meet in each step. A rank may therefore overwrite the data of step s in step s + 2.
 //
 //   rendezvous, seats | marks: [seat][2] | slots: [rank of the mesh][2] | sums of nodes: [node][2] | results: [2]
 #pragma once
@@ -15,21 +15,21 @@
 
 namespace shoal::collectives::mpi {
 
-/// Size in bytes of a slot, and of the piece of one step. With smaller slots ranks would meet more often, which is
-/// expensive if other programs use the cores. Larger slots would not fit into the caches.
+/// Size in bytes of a slot. One step handles a piece of this size. With smaller slots, ranks would meet more often.
+/// Meetings are expensive if other programs use the cores. Larger slots would not fit into the caches.
 inline constexpr size_t kSlotBytes = 256 * 1024;
 
 class Segment {
  public:
   struct Head {
     host::RendezvousState meeting;
-    /// 1 once a rank has detected a failure and reports it to all processes.
+    /// 1 after a rank has detected a failure; this rank reports the failure to all processes.
     alignas(host::kCacheLine) std::atomic<uint32_t> speaks{0};
   };
 
-  /// Collective.
+  /// The constructor is collective.
   Segment(const Seating& seating, ProcessGroup& group);
-  /// Bytes of the node's segment that count as memory of `rank`.
+  /// Size in bytes of the segment on the node of `rank`, divided by the number of ranks on this node.
   static size_t bytes_of(int rank, const Seating& seating);
 
   Head& head() const { return *reinterpret_cast<Head*>(memory_.data()); }
@@ -45,7 +45,7 @@ class Segment {
   struct alignas(host::kCacheLine) Mark {
     host::CallMark mark;
   };
-  /// Offsets of the areas.
+  /// Offsets in the segment.
   struct Places {
     Places(int seats, int ranks, int nodes);
     int seat_count;

@@ -1,6 +1,6 @@
-// Arrivals: counts the calls at which each rank of a communicator has arrived. A rank that waits too long can therefore
-// name the missing ranks. The counts of ranks on other computers are unknown. Thread-safe, also across the processes of
-// a node.
+// Arrivals: the number of calls that each rank of a communicator has begun. With these counts, a rank that waits too
+// long can name the missing ranks. The counts of ranks on other computers are unknown. All functions are thread-safe,
+// also if the threads belong to different processes of a node.
 //
 //   ranks 0 and 1 on node a, rank 2 on node b; calls 0 to 4 are done; all ranks except 1 have queued call 5:
 //   on node a the counts are 6 5 ?   rank 0 waits for rank 1; the first call that rank 1 has not queued is 5
@@ -21,7 +21,7 @@ namespace shoal::collectives::nccl {
 
 class Arrivals {
  public:
-  /// `group`: nullptr for one process. With several processes the constructor is collective and throws CommError.
+  /// `group`: nullptr for one process. With several processes the constructor is collective and may throw CommError.
   Arrivals(std::span<Device* const> devices, ProcessGroup* group) : is_near_(devices.size(), true) {
     if (group == nullptr) {
       own_ = std::make_unique<std::atomic<uint64_t>[]>(devices.size());
@@ -36,7 +36,8 @@ class Arrivals {
   }
 
   std::atomic<uint64_t>& of(int rank) const { return counts_[rank]; }
-  /// The ranks of this node with the fewest calls; empty if no rank has fewer than `own`.
+  /// The ranks of this node that have begun the fewest calls. Empty if all ranks of this node have begun at least `own`
+  /// calls.
   std::vector<int> behind(uint64_t own) const {
     std::vector<int> found;
     uint64_t fewest = own;
@@ -56,7 +57,7 @@ class Arrivals {
     }
     return true;
   }
-  /// The ranks of this node (if `near`) or of the other nodes.
+  /// Returns the ranks of this node if `near` is true, and the ranks of all other nodes otherwise.
   std::vector<int> ranks(bool near) const {
     std::vector<int> found;
     for (size_t rank = 0; rank < is_near_.size(); ++rank) {

@@ -1,5 +1,5 @@
-// The first failure of a communicator, shared by all its ranks. With several processes it is the failure of their
-// ProcessGroup. Thread-safe.
+// The first failure of a communicator, shared by all its ranks. With several processes, this is the first failure of
+// their ProcessGroup. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ class Failure {
     if (is_set()) return;
     try {
       group_->fail(message);
-    } catch (const CommError& error) {  // fail() throws this failure or an earlier one
+    } catch (const CommError& error) {  // group_->fail() throws this failure or an earlier one
       hear(error.what());
     }
   }
@@ -48,7 +48,7 @@ class Failure {
       message_ = message;
       failed_.store(true, std::memory_order_release);
     }
-    if (message.ends_with(kTimeoutRemedy)) report_.say(message);  // whether the failure is a time-out
+    if (message.ends_with(kTimeoutRemedy)) report_.say(message);  // true if the failure is a time-out
   }
 
   ProcessGroup* const group_;

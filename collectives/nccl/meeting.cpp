@@ -15,7 +15,8 @@ namespace {
 
 constexpr const char* kWhat = "start of NCCL";
 
-/// A process's report: its NCCL version or the reason why it cannot use NCCL, and the GPU of each of its ranks.
+/// A process's report. It contains the NCCL version, or the reason why the process cannot use NCCL. It also contains
+/// the GPU of each of the process's ranks.
 struct Told {
   int version = 0;
   std::string reason;
@@ -38,11 +39,11 @@ std::string tell(std::span<Device* const> ranks) {
 
 Told parse(const std::string& text) {
   const nlohmann::json told = nlohmann::json::parse(text, nullptr, false);
-  if (!told.is_object() || !told.contains("gpus")) return {0, "it does not create an NCCL communicator", {}};
+  if (!told.is_object() || !told.contains("gpus")) return {0, "this process does not create an NCCL communicator", {}};
   return {told.value("version", 0), told.value("reason", ""), told["gpus"]};
 }
 
-/// Whether the process has ranks. A process without ranks does not need NCCL.
+/// Whether the process owns ranks of the mesh. A process without ranks does not need NCCL.
 bool is_in(int process, std::span<Device* const> ranks, const ProcessGroup& group) {
   for (const Device* rank : ranks) {
     if (process_of(*rank, group.own()) == process) return true;
@@ -54,7 +55,7 @@ void require_one_version(const std::map<int, Told>& all, ProcessGroup& group) {
   const auto& [first, its] = *all.begin();
   for (const auto& [process, told] : all) {
     if (told.version == its.version) continue;
-    group.fail(fmt::format("{} has NCCL {} and {} {}; install one version everywhere, or use --comm staged",
+    group.fail(fmt::format("{} has NCCL {}, but {} has NCCL {}; install one version everywhere, or use --comm staged",
                            group.describe(first), version_text(its.version), group.describe(process),
                            version_text(told.version)));
   }
@@ -63,7 +64,7 @@ void require_one_version(const std::map<int, Told>& all, ProcessGroup& group) {
 void require_own_gpus(const std::map<int, Told>& all, std::span<Device* const> ranks, const ProcessGroup& group) {
   const std::vector<std::string> names = names_of(ranks, &group);
   std::map<std::string, size_t> users;
-  std::map<int, size_t> seen;  // number of ranks per process so far
+  std::map<int, size_t> seen;  // number of ranks seen so far in each process
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const int process = process_of(*ranks[rank], group.own());
     const Told& told = all.at(process);
@@ -75,7 +76,7 @@ void require_own_gpus(const std::map<int, Told>& all, std::span<Device* const> r
   }
 }
 
-/// The process of rank 0 makes the id for all processes.
+/// Process `maker` makes the NCCL id. The function returns this id in all processes.
 UniqueId share_id(int maker, ProcessGroup& group) {
   UniqueId id{};
   std::string text;
@@ -84,7 +85,7 @@ UniqueId share_id(int maker, ProcessGroup& group) {
     text = made == Result::kSuccess ? std::string(id.bytes, sizeof(id.bytes)) : api().get_error_string(made);
   }
   text = group.gather(text, kWhat)[static_cast<size_t>(maker)];
-  require<DeviceError>(text.size() == sizeof(id.bytes), "[nccl] {} cannot make an id for the ranks: {}",
+  require<DeviceError>(text.size() == sizeof(id.bytes), "[nccl] {} cannot create an NCCL id for the ranks: {}",
                        group.describe(maker), text);
   std::memcpy(id.bytes, text.data(), sizeof(id.bytes));
   return id;

@@ -1,5 +1,6 @@
-// Agreement of a communicator's processes before its ranks connect. The processes check that they have the same NCCL
-// version and that no two ranks share a GPU. They also share the NCCL id with which the ranks connect.
+// The processes of a communicator exchange reports before its ranks connect. The processes check that they all have the
+// same NCCL version and that no two ranks share a GPU. The process of rank 0 also sends the NCCL id to all other
+// processes; the ranks need the id to connect.
 #pragma once
 
 #include <span>
@@ -12,11 +13,12 @@
 
 namespace shoal::collectives::nccl {
 
-/// Returns the id, which the process of rank 0 makes. Collective. Throws the same DeviceError in all processes if one
-/// of them cannot use NCCL, and CommError if the processes have different NCCL versions.
+/// Returns the NCCL id that the process of rank 0 makes. All processes must call this function. If a process cannot use
+/// NCCL, throws the same DeviceError in all processes. If the processes have different NCCL versions, throws CommError.
 UniqueId meet(std::span<Device* const> ranks, ProcessGroup& group);
 
-/// The name of each rank: "CUDA0", or with several processes "1:CUDA0 on b". `group`: nullptr for one process.
+/// The name of each rank. Examples: "CUDA0" with one process, "1:CUDA0 on b" with several. `group`: nullptr for one
+/// process.
 std::vector<std::string> names_of(std::span<Device* const> ranks, const ProcessGroup* group);
 
 }  // namespace shoal::collectives::nccl

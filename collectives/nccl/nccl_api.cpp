@@ -23,14 +23,14 @@ Api load(const std::string& file) {
   Api api;
   api.file = file;
   std::error_code ignored;
-  // dlopen() of a pipe would block until the other end is opened. A name without a folder is not checked, because
-  // dlopen() searches it in the system's folders.
+  // dlopen() of a named pipe would block until another process opens the pipe. A name without a folder needs no check,
+  // because dlopen() then searches only the system's folders.
   require<DeviceError>(file.find('/') == std::string::npos || !std::filesystem::is_fifo(file, ignored),
-                       "[nccl] {} is a pipe, not a library; set SHOAL_NCCL_LIBRARY to NCCL's file", file);
+                       "[nccl] {} is a pipe, not a library; set SHOAL_NCCL_LIBRARY to the file of NCCL", file);
   void* library = dlopen(api.file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    fail<DeviceError>("[nccl] cannot load {} ({}); install NCCL, or set SHOAL_NCCL_LIBRARY to its file", api.file,
-                      dlerror());
+    fail<DeviceError>("[nccl] cannot load {} ({}); install NCCL, or set SHOAL_NCCL_LIBRARY to the file of NCCL",
+                      api.file, dlerror());
   }
   find(library, api.file, "ncclGetVersion", api.get_version);
   if (api.get_version(&api.version) != Result::kSuccess || api.version < kLeastVersion) {
@@ -51,7 +51,7 @@ std::string version_text(int version) {
 
 const Api& api() {
   static std::mutex mutex;
-  static std::map<std::string, Api> loaded;  // a failed load is tried again at the next call
+  static std::map<std::string, Api> loaded;  // after a failed load, the next call tries again
   const char* named = std::getenv("SHOAL_NCCL_LIBRARY");
   const std::string file = named != nullptr && *named != '\0' ? named : "libnccl.so.2";
   const std::lock_guard lock(mutex);

@@ -1,5 +1,5 @@
-// NCCL, loaded at first use. The functions used here are declared by their ABI, which is stable over NCCL 2. Building
-// shoal therefore needs no NCCL header, and only NCCL collectives need the library.
+// NCCL, loaded at first use. The declarations below follow NCCL's ABI, which is stable over NCCL 2. Building shoal
+// therefore needs no NCCL header, and only NCCL collectives need the library.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -28,7 +28,7 @@ enum class Result : int {
 enum class DataType : int { kInt8 = 0, kInt32 = 2, kFloat16 = 6, kFloat32 = 7, kBFloat16 = 9 };
 enum class RedOp : int { kSum = 0 };
 
-/// ncclConfig_t as of NCCL 2.18, which later versions accept. `size` and `version` identify its layout.
+/// ncclConfig_t of NCCL 2.18. Later versions accept this layout, which they identify by `size` and `version`.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -44,7 +44,7 @@ struct Config {
 
 inline constexpr int kLeastVersion = 21800;
 
-/// Applies F(member of Api, name in NCCL, type) to each function.
+/// Expands F(member of Api, name in NCCL, type) for each function.
 #define SHOAL_NCCL_FUNCTIONS(F)                                                                                    \
   F(get_version, "ncclGetVersion", Result(int*))                                                                   \
   F(get_error_string, "ncclGetErrorString", const char*(Result))                                                   \
@@ -71,12 +71,12 @@ struct Api {
 #undef SHOAL_MEMBER
 };
 
-/// The functions of SHOAL_NCCL_LIBRARY or, by default, of libnccl.so.2 in the system's library path. Each file is
-/// loaded once. Throws a DeviceError that names the missing or outdated library or function and the remedy.
-/// Thread-safe.
+/// The functions of the NCCL library. SHOAL_NCCL_LIBRARY names this library. The default is libnccl.so.2 in the
+/// system's library path. Loads each library once. If the library is missing or outdated, or if it lacks a function,
+/// throws a DeviceError that names the problem and the remedy. Thread-safe.
 const Api& api();
 
-/// "2.28.9"
+/// Returns the version as text, for example "2.28.9".
 std::string version_text(int version);
 
 }  // namespace shoal::collectives::nccl

@@ -23,17 +23,17 @@ namespace shoal::collectives::nccl {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-/// Longest wait for NCCL to abort a rank. If no CUDA graph refers to the rank, NCCL needs less time.
+/// Longest wait for NCCL to abort a rank. NCCL needs more time only if a CUDA graph refers to the rank.
 constexpr auto kEndTime = std::chrono::seconds(1);
-/// Longest wait for ranks of other processes when a communicator is destroyed.
+/// Longest wait of a destructor for ranks of other processes.
 constexpr auto kFinalTime = std::chrono::seconds(2);
 using cuda::CudaBackend;
 
-/// Elements as NCCL counts them: elements of a type that NCCL supports, otherwise bytes.
+/// NCCL's view of an array of dtype `dtype`. If NCCL does not support the dtype, the elements are bytes.
 struct Elements {
   DType dtype;
-  DataType type = DataType::kInt8;  // other dtypes are only moved, never added
-  size_t bytes = 1;                 ///< bytes of one NCCL element
+  DataType type = DataType::kInt8;  // bytes for unsupported dtypes, which are only moved, never added
+  size_t bytes = 1;                 ///< size in bytes of one NCCL element
 
   explicit Elements(DType of) : dtype(of) {
     if (of == DType::kF32) type = DataType::kFloat32, bytes = 4;
@@ -44,7 +44,7 @@ struct Elements {
   size_t count(int64_t elements) const { return bytes_for(dtype, elements) / bytes; }
 };
 
-/// Waits while the condition holds, at most for `most`. Checks every 50 microseconds.
+/// Waits while the condition is true, but at most for the time `most`. Tests the condition every 50 microseconds.
 template <class Condition>
 void wait_while(Clock::duration most, const Condition& condition) {
   const Clock::time_point end = Clock::now() + most;
@@ -53,30 +53,30 @@ void wait_while(Clock::duration most, const Condition& condition) {
 
 class NcclCommunicator;
 
-/// Description of a call, for error texts. An error text may be written after the call was destroyed.
+/// Description of a call for error messages. A message may be written after the Call object was destroyed.
 struct Name {
   Collective kind = Collective::kAllReduce;
   std::string what;
 };
 
-/// State of one rank of this process. Only the launcher's thread uses it, except `arrived`.
+/// State of one rank of this process. Except for `arrived`, only the launcher's thread uses this state.
 struct Rank {
   static constexpr uint64_t kNames = 64;
 
   NcclCommunicator& owner;
   const int rank;
   CudaBackend& backend;
-  std::atomic<uint64_t>& arrived;  ///< number of calls so far
+  std::atomic<uint64_t>& arrived;  ///< number of calls that the rank has begun
   Comm* comm = nullptr;
   std::thread aborting = {};            ///< runs NCCL's abort of `comm` after a failure
-  std::atomic<bool> ended{false};       ///< the abort has finished
-  std::array<Name, kNames> names = {};  ///< names of the latest calls, by call number
+  std::atomic<bool> ended{false};       ///< whether the abort has finished
+  std::array<Name, kNames> names = {};  ///< names of the latest calls; call n has index n % kNames
   const Name& name(uint64_t number) const { return names[number % kNames]; }
 };
 
 class NcclCommunicator final : public Communicator {
  public:
-  /// `id`: given only with several processes; the constructor is then collective.
+  /// With several processes, `id` has a value and the constructor is collective. With one process, `id` is empty.
   NcclCommunicator(std::span<Backend* const> backends, const Options& options, std::optional<UniqueId> id = {})
       : api_(api()),
         timeout_(options.timeout),
@@ -90,8 +90,8 @@ class NcclCommunicator final : public Communicator {
   ~NcclCommunicator() override {
     for (Rank* rank : own_) rank->backend.launcher().remove_watch(this);
     if (spans_ && !failure_.is_set()) finish_sending();
-    // Aborts NCCL's communicators instead of destroying them, because destroying waits for the peers. From here on no
-    // call can be queued.
+    // Aborts NCCL's communicators instead of destroying them, because ncclCommDestroy waits for the peers. After the
+    // aborts, no rank can queue calls.
     for (Rank* rank : own_) abandon(*rank);
     for (Rank* rank : own_) {
       if (rank->aborting.joinable()) rank->aborting.join();
@@ -101,7 +101,7 @@ class NcclCommunicator final : public Communicator {
   std::string_view name() const override { return "nccl"; }
   int size() const override { return static_cast<int>(ranks_.size()); }
   bool can_be_recorded() const override { return true; }
-  /// NCCL does not report its memory.
+  /// NCCL does not report how much memory it uses.
   size_t buffer_bytes(int) const override { return 0; }
   void abort(std::string_view reason) override { failure_.set(fmt::format("[nccl communicator] aborted: {}", reason)); }
 
@@ -125,7 +125,7 @@ class NcclCommunicator final : public Communicator {
   }
   std::string text_of(int rank) const { return fmt::format("rank {} ({})", rank, names_[static_cast<size_t>(rank)]); }
   std::string text_of(const Rank& rank) const { return text_of(rank.rank); }
-  /// "rank 1 (CUDA1), 3 (CUDA3)"
+  /// Returns the names of the ranks, for example "rank 1 (CUDA1), 3 (CUDA3)".
   std::string text_of(std::span<const int> ranks) const {
     std::string text;
     for (const int rank : ranks) {
@@ -152,7 +152,7 @@ class NcclCommunicator final : public Communicator {
   void run(Rank& rank, const Call& call, const cuda::LaunchContext& context, bool failed) {
     if (failed) {
       // The stream already stores an earlier error; leave() only notifies the peers.
-      return leave(rank, call, "earlier work on it failed");
+      return leave(rank, call, "earlier work on this rank failed");
     }
     failure_.throw_if_set();
     const uint64_t number = rank.arrived;
@@ -161,10 +161,10 @@ class NcclCommunicator final : public Communicator {
     try {
       if (rank.comm == nullptr) connect(rank, call, context);
       queue(rank, call, context.stream);
-      settle(rank, "be queued");
+      settle(rank, "queue the call");
     } catch (const CommError&) {
       throw;
-    } catch (const std::exception& error) {  // an error of this rank itself
+    } catch (const std::exception& error) {  // an error of this rank, not of a peer
       leave(rank, call, error.what());
       throw;
     }
@@ -180,23 +180,23 @@ class NcclCommunicator final : public Communicator {
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     cudaStreamIsCapturing(context.stream, &capturing);
     if (capturing != cudaStreamCaptureStatusNone) {
-      fail<DeviceError>("[{}] ranks cannot connect while calls are recorded; run the call once before",
+      fail<DeviceError>("[{}] ranks cannot connect while calls are recorded; run the call once before the recording",
                         text_of(call.kind, call.what));
     }
     Config config;
     Comm* comm = nullptr;
     const Result status = api_.comm_init_rank_config(&comm, size(), mesh_id(), rank.rank, &config);
-    check_status(status, "connect its ranks");
+    check_status(status, "connect the ranks");
     rank.comm = comm;
     settle(rank, "connect to the other ranks");
   }
 
-  /// With one process, the first rank that needs the id makes it.
+  /// In a single process, the first rank that needs the id creates the id.
   const UniqueId& mesh_id() {
     const std::lock_guard lock(id_mutex_);
     if (!id_) {
       UniqueId made;
-      check_status(api_.get_unique_id(&made), "make an id for its ranks");
+      check_status(api_.get_unique_id(&made), "create an NCCL id for the ranks");
       id_ = made;
     }
     return *id_;
@@ -214,15 +214,15 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  /// Checks for a failure of NCCL, a failure of another rank, and a wait that takes too long.
+  /// Stops the rank after a failure of NCCL, after a failure of another rank, or if the rank has waited too long.
   void poll(Rank& rank, std::chrono::nanoseconds stuck, std::string_view what) {
     if (rank.comm == nullptr)
-      return;  // the stream has no work of this rank; a failure was already reported or will be by the next call
+      return;  // the stream has no work of this rank; the failure was already reported, or the next call will report it
     if (failure_.is_set()) stop(rank);
     Result state = Result::kSuccess;
     api_.comm_get_async_error(rank.comm, &state);
     if (state != Result::kSuccess && state != Result::kInProgress) {
-      // Another process may report the cause more precisely than NCCL.
+      // Another process may report the cause more precisely than NCCL, so this rank waits for such a report.
       if (spans_ && state == Result::kRemoteError) wait_while(kEndTime, [&] { return !failure_.is_set(); });
       const Name& latest = rank.name(rank.arrived - 1);
       failure_.set(fmt::format("[{}] {} cannot {}: {}", text_of(latest.kind, latest.what), text_of(rank), what,
@@ -232,10 +232,12 @@ class NcclCommunicator final : public Communicator {
     if (stuck > timeout_) look_for_missing(rank, stuck, what);
   }
 
-  /// The waiting rank reports the missing ranks, if it knows them. Some ranks wait longer before they report, because
-  /// other ranks can give a better report. If no rank of its own node is missing, a rank waits longer, because the
-  /// missing rank's node can name that rank. On each node only the first rank reports immediately. With several
-  /// processes all ranks wait longer, because the group itself reports a silent process.
+  /// Reports the missing ranks if this rank knows them. Only the first report counts, so ranks with less precise
+  /// reports wait longer:
+  /// - With several processes, all ranks wait longer, because the process group itself reports an unresponsive process.
+  /// - If no rank of its own node is missing, a rank waits longer, because a rank on the missing rank's node can name
+  ///   the missing rank.
+  /// - On each node, all ranks except the first rank wait longer.
   void look_for_missing(Rank& rank, std::chrono::nanoseconds stuck, std::string_view what) {
     const std::vector<int> far = arrivals_.ranks(false);
     std::chrono::nanoseconds patience = spans_ ? timeout_ + timeout_ / 2 : timeout_;
@@ -246,8 +248,8 @@ class NcclCommunicator final : public Communicator {
     stop(rank);
   }
 
-  /// Names the ranks that have arrived at fewer calls than this rank, and the first call that these ranks missed. Calls
-  /// in a replayed recording are not counted, so no rank can be named for them.
+  /// The message names the ranks that have begun fewer calls than this rank, and the first call that these ranks
+  /// missed. Calls in a replayed recording are not counted, so the message names no rank for these calls.
   std::string describe_missing(const Rank& rank, double waited, std::string_view what, std::span<const int> far) const {
     const uint64_t own = rank.arrived;
     const std::vector<int> behind = arrivals_.behind(own);
@@ -255,17 +257,17 @@ class NcclCommunicator final : public Communicator {
     if (first >= own || own - first > Rank::kNames) {
       const Name& latest = rank.name(own - 1);
       const std::string who = far.empty() ? "another rank" : "another rank, such as " + text_of(far) + ",";
-      return fmt::format("[{}] {} could not {} within {:.1f} s, in this or an earlier call, because {} did not; {}",
+      return fmt::format("[{}] {} could not {} within {:.1f} s, because {} is late in this or an earlier call; {}",
                          text_of(latest.kind, latest.what), text_of(rank), what, waited, who, kTimeoutRemedy);
     }
     const Name& missed = rank.name(first);
-    return fmt::format("[{}] {} of {} did not arrive within {:.1f} s, reports {}; {}",
+    return fmt::format("[{}] {} of {} did not arrive within {:.1f} s, according to {}; {}",
                        text_of(missed.kind, missed.what), text_of(behind), size(), waited, text_of(rank),
                        kTimeoutRemedy);
   }
 
-  /// Ranks of other processes may still need data of the last call. NCCL sends the data and reports when all ranks have
-  /// finished. This function waits only a short time for late ranks.
+  /// Ranks of other processes may still need data of the last call. NCCL sends these data and reports when all ranks
+  /// have finished. finish_sending() waits for late ranks, but at most for kFinalTime.
   void finish_sending() {
     for (Rank* rank : own_) {
       if (rank->comm != nullptr) api_.comm_finalize(rank->comm);
@@ -279,7 +281,7 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  /// Aborts this rank's work on its GPU and throws the failure.
+  /// Aborts the rank's work on its GPU and throws the failure.
   [[noreturn]] void stop(Rank& rank) {
     abandon(rank);
     failure_.throw_if_set();
@@ -287,7 +289,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   /// Makes NCCL abort the rank's communicator. NCCL stops its kernels, then waits until no CUDA graph refers to the
-  /// rank. That can take long, so a separate thread waits.
+  /// rank. This wait can be long, so a separate thread waits.
   void abandon(Rank& rank) {
     Comm* comm = std::exchange(rank.comm, nullptr);
     if (comm == nullptr) return;
@@ -295,7 +297,7 @@ class NcclCommunicator final : public Communicator {
       api_.comm_abort(comm);
       rank.ended = true;
     });
-    // Gives NCCL time to abort now, before the launcher continues.
+    // Waits a limited time for the abort before the launcher continues.
     wait_while(kEndTime, [&] { return !rank.ended; });
   }
 
@@ -327,8 +329,8 @@ class NcclCommunicator final : public Communicator {
     if (n > 0) check_status(api_.broadcast(in, call.out, n, type.type, call.root, rank.comm, stream), "broadcast");
   }
 
-  /// If all parts have the same size, calls whole(elements of each part). Otherwise calls part(root, elements, start of
-  /// the part in bytes) for each part, with all calls in one NCCL group.
+  /// If all parts have the same size, calls whole(number of elements in one part). Otherwise calls part(root, number of
+  /// elements, offset of the part in bytes) for each part. All calls of part() are in one NCCL group.
   template <class Whole, class PartOf>
   void for_parts(const Call& call, const Elements& type, const Whole& whole, const PartOf& part) {
     const std::span<const int64_t> counts = call.counts;
@@ -347,7 +349,7 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  // If the parts are uneven, each rank broadcasts its part.
+  // Uses ncclAllGather if all parts have the same size. Otherwise each rank broadcasts its part.
   void all_gather(Rank& rank, const Call& call, cudaStream_t stream) {
     const Elements type(call.dtype);
     auto* const out = static_cast<std::byte*>(call.out);
@@ -394,7 +396,7 @@ class NcclCommunicator final : public Communicator {
     try {
       calls();
     } catch (...) {
-      api_.group_end();  // otherwise this thread's next calls would join the group
+      api_.group_end();  // without group_end(), this thread's next calls would join the group
       throw;
     }
     check_status(api_.group_end(), "end a group of calls");
@@ -402,7 +404,7 @@ class NcclCommunicator final : public Communicator {
 
   const Api& api_;
   const std::chrono::milliseconds timeout_;
-  const bool spans_ = false;              ///< whether there are several processes
+  const bool spans_ = false;              ///< whether the ranks belong to several processes
   const std::vector<std::string> names_;  ///< names of all ranks
   std::mutex id_mutex_;
   std::optional<UniqueId> id_;
@@ -438,7 +440,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(std::span<Backend* const> r
     const UniqueId id = meet(devices_of(ranks), *options.processes);
     try {
       return std::make_unique<NcclCommunicator>(ranks, options, id);
-    } catch (const DeviceError& error) {  // an error of this process alone; the other processes continue
+    } catch (const DeviceError& error) {  // an error in this process only; the other processes continue
       options.processes->fail(error.what());
       throw;
     }

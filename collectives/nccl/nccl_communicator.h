@@ -1,12 +1,15 @@
-// The NCCL communicator. The launcher thread of a rank's stream makes the rank's calls to NCCL. A call that waits for
-// its peers (NCCL connects ranks at first use) therefore delays no other rank, and calls can be captured into CUDA
-// graphs.
+// The NCCL communicator. The launcher thread of a rank's stream makes the rank's calls to NCCL. NCCL connects ranks at
+// first use, so the first call of a rank waits for its peers. This wait delays no other rank, because each rank has its
+// own thread. Calls can also be captured into CUDA graphs.
 //
-// NCCL itself waits forever for a missing rank. Communicators are therefore non-blocking. A thread that waits for a
-// stream checks the time and NCCL's asynchronous error (Launcher::Watch). On a failure all ranks abort their
-// communicators. With several processes, each process calls NCCL for its own ranks, and a failure in one process aborts
-// the ranks of all processes. NCCL frees a rank only when no CUDA graph refers to it, so destroy recordings before the
-// communicator.
+// NCCL itself waits forever for a missing rank. Communicators are therefore non-blocking: a thread that waits for a
+// stream checks the time and NCCL's asynchronous error (Launcher::Watch). After a failure all ranks abort their
+// communicators.
+//
+// With several processes, each process calls NCCL for its own ranks, and a failure in one process aborts the ranks of
+// all processes.
+//
+// NCCL frees a rank only when no CUDA graph refers to the rank, so destroy recordings before the communicator.
 #pragma once
 
 #include <memory>
@@ -16,12 +19,12 @@
 
 namespace shoal::collectives::nccl {
 
-/// A communicator over backends of CUDA devices. Throws DeviceError if NCCL is not usable or several ranks share a GPU.
-/// With several processes (Options::processes) the call is collective and throws the same error in all processes. It
-/// throws CommError if the processes have different NCCL versions.
+/// A communicator for backends of CUDA devices. Throws DeviceError if NCCL is not usable or if several ranks share a
+/// GPU. With several processes (Options::processes), the function is collective and throws the same error in all
+/// processes. It throws CommError if the processes have different NCCL versions.
 std::unique_ptr<Communicator> make_nccl_communicator(std::span<Backend* const> ranks, const Options& options);
 
-/// The reason why these devices cannot use NCCL; "" if they can. Devices of other processes are not checked.
+/// The reason why these devices cannot use NCCL; "" if there is none. Does not check devices of other processes.
 std::string why_not(std::span<Device* const> ranks);
 
 }  // namespace shoal::collectives::nccl

@@ -1,5 +1,6 @@
-// Two-shot all_reduce: every rank sums its part of each chunk and sends the result to all other ranks. It sends 2 * (n
-// - 1) / n * S bytes from every rank (S: message size), so it suits large messages, whose time depends on the bytes.
+// Two-shot all_reduce: every rank sums its part of each chunk and sends the result to all other ranks. Every rank sends
+// 2 * (n - 1) / n * S bytes (n: ranks, S: message size). One-shot sends more bytes, so two-shot is used for large
+// messages.
 //
 // In each step a block sends the addends of one chunk together with the results of the previous chunk, so k chunks take
 // k + 1 steps.
@@ -17,7 +18,7 @@ namespace {
 
 struct Chunks {
   int64_t count;  ///< number of elements in the message
-  int64_t part;   ///< number of elements in each rank's part of a chunk; whole packs
+  int64_t part;   ///< number of elements in one rank's part of a chunk; a multiple of the pack size
   int ranks;
 
   __device__ Range of(int64_t chunk, int rank) const {
@@ -41,7 +42,7 @@ struct TwoShot {
       send_range<T, W>(source, chunks.of(chunk, to), lanes(mesh, turn, to, mesh.rank));
     }
   }
-  /// Sums the rank's own part of the chunk, and sends the result with the addends of the next step.
+  /// Sums the rank's own part of the chunk. Writes the result to the peers' lanes of the next step.
   __device__ void sum_part(const Turn& turn, int64_t chunk) const {
     const Range range = chunks.of(chunk, mesh.rank);
     const size_t second_lane = mesh.layout.lane_bytes();
@@ -94,7 +95,7 @@ void all_reduce_two_shot(const cuda::LaunchContext& context, const Mesh& mesh, c
                          int64_t count) {
   with_types(reduction.element, [&]<class T, class W>(Types<T, W>) {
     constexpr int64_t kPack = kElements<W, 16>;
-    constexpr int64_t kLeastPacks = 64;  // 1 KiB; a smaller part is not worth a block of its own
+    constexpr int64_t kLeastPacks = 64;  // 1 KiB; for smaller parts, an additional block costs more than it saves
     const int64_t most = static_cast<int64_t>(mesh.layout.lane_bytes() / 16);
     const int64_t even = divide_up(divide_up(count, kPack), mesh.layout.ranks * mesh.layout.blocks);
     const Chunks chunks{count, std::clamp(even, kLeastPacks, most) * kPack, mesh.layout.ranks};

@@ -13,10 +13,10 @@
 namespace shoal::collectives::p2p {
 namespace {
 
-/// Maximum number of blocks per rank if several ranks share a GPU.
+/// Maximum number of blocks of a rank that shares its GPU with other ranks.
 constexpr int kMostShared = 8;
 
-/// Resources that communicators have reserved, by GPU.
+/// All blocks and GPUs that the communicators of the process have reserved.
 struct Taken {
   std::mutex mutex;
   std::map<int, int> blocks;
@@ -31,7 +31,7 @@ Taken& taken() {
 int processors_of(int gpu) {
   int processors = 0;
   cuda::check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, gpu), fmt::format("GPU {}", gpu),
-              "ask for its processors");
+              "query the number of multiprocessors");
   return processors;
 }
 
@@ -42,15 +42,15 @@ std::map<int, int> count_ranks(std::span<const int> gpus) {
   return ranks;
 }
 
-/// Number of blocks for each rank. The caller must hold the mutex.
+/// Number of blocks that each rank of a new communicator gets. The caller must hold the mutex.
 int find_blocks(const std::map<int, int>& ranks_of, int most, Taken& all) {
   int blocks = std::max(most, 1);
   for (const auto& [gpu, ranks] : ranks_of) {
     const int processors = processors_of(gpu), left = processors - all.blocks[gpu];
     if (left < ranks) {
       fail<DeviceError>(
-          "[p2p communicator] GPU {} has {} multiprocessors, {} of them for other communicators: too few for {} more "
-          "ranks; put fewer devices on a GPU, or use another communicator (staged)",
+          "[p2p communicator] GPU {} has {} multiprocessors; other communicators use {}, which leaves too few for {} "
+          "more ranks; put fewer devices on a GPU, or use another communicator (staged)",
           gpu, processors, all.blocks[gpu], ranks);
     }
     blocks = std::min(blocks, ranks > 1 ? std::clamp(left / 4 / ranks, 1, kMostShared) : std::max(left / 2, 1));

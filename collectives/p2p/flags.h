@@ -1,8 +1,8 @@
 // Synchronization between the blocks with the same number on all ranks. Device code. If a function's comment says "the
-// block", all threads of the block must call it.
+// block", all threads of the block must call the function.
 //
 //   Turn turn;
-//   if (!begin(mesh, turn)) return;                        // the rank has failed before
+//   if (!begin(mesh, turn)) return;                        // the rank has already failed
 //   for (...; ++turn.exchanges) {
 //     ... write into lanes(mesh, turn, peer, mesh.rank) ...
 //     if (!exchange(mesh, turn)) return;                   // now the rank's lanes hold all peers' data of this step
@@ -10,7 +10,8 @@
 //   }
 //   finish_exchanges(mesh, turn);
 //
-// docs/p2p.md explains why this is correct under CUDA's memory model, and why two parities suffice.
+// docs/p2p.md explains why this protocol is correct under CUDA's memory model, and why two copies of the memory (for
+// even and odd steps) suffice.
 #pragma once
 
 #include "collectives/p2p/slots.h"
@@ -25,16 +26,16 @@ using cuda::spin_pause;
 using cuda::store_pair;
 using cuda::store_release;
 
-/// A block's position in the sequence of its steps (exchange steps and packet steps are counted separately).
+/// The numbers of a block's current steps. Exchange steps and packet steps are counted separately.
 struct Turn {
   uint32_t exchanges;
   uint32_t packets;
-  uint32_t operations;  ///< number of the rank's operation; 0 except in block 0
+  uint32_t operations;  ///< in block 0: number of the rank's operation; in all other blocks: 0
   uint32_t block;       ///< number of the block that owns the packets and counters
   uint32_t thread;      ///< number of the thread that owns the packets
 };
 
-/// Call it at the start of a kernel.
+/// A kernel calls this function at its start. If the mesh permits early starts, the next kernel may then start.
 __device__ inline void let_next_start(const Mesh& mesh) {
   if (mesh.next_may_start) cuda::let_next_start();
 }
@@ -44,13 +45,13 @@ __device__ inline RankState& state_of(const Mesh& mesh, int rank) {
 }
 
 /// Combines the signature and the number of a step in one word. Step numbers repeat after 65,536 steps, but no flag
-/// stays unchanged for so long: flags of exchanges are written in every second step, flags of packets are refreshed
+/// stays unchanged for so long. Exchange flags are written in every second step; packet flags are refreshed
 /// (refresh_packets).
 __device__ inline uint32_t flag_of(const Mesh& mesh, uint32_t step) {
   return (mesh.signature << 16) | (step & 0xffff);
 }
 
-/// Reads a block's counters, as stored by this rank's previous kernel, in one access.
+/// Reads in one access the counters that the rank's previous kernel stored for a block.
 __device__ inline BlockState load_state(const Mesh& mesh, uint32_t block) {
   uint64_t words[2];
   load_pair(&state_of(mesh, mesh.rank).blocks[block], words[0], words[1]);
@@ -58,14 +59,15 @@ __device__ inline BlockState load_state(const Mesh& mesh, uint32_t block) {
   memcpy(&state, words, sizeof state);
   return state;
 }
-/// Publishes that this rank begins operation `number`. One thread calls it.
+/// Publishes that this rank begins operation `number`. Only one thread of the rank calls this function.
 __device__ inline void post_operation(const Mesh& mesh, uint32_t number) {
   RankState& state = state_of(mesh, mesh.rank);
   state.blocks[0].operations = number;
   store_pair(state.post, static_cast<uint64_t>(number) << 32 | mesh.signature, 0);
 }
 
-/// Begins the block's turn. Returns false if the block's rank has failed. Does not wait for earlier loads of the block.
+/// Begins the block's part of an operation and sets `turn`. Returns false if the block's rank has failed. Loads that
+/// the block has started before this call may still be in flight after the call.
 __device__ inline bool begin(const Mesh& mesh, Turn& turn) {
   __shared__ BlockState shared;
   if (threadIdx.x == 0) {
@@ -77,7 +79,8 @@ __device__ inline bool begin(const Mesh& mesh, Turn& turn) {
   return shared.failed == 0;
 }
 
-/// If this is the rank's first failure, records it for the host and makes all ranks give up.
+/// Records the rank's first failure for the host and makes all ranks give up. Does nothing after an earlier failure of
+/// this rank.
 __device__ inline void give_up(const Mesh& mesh, Failure failure, uint32_t missing, uint32_t other_signature,
                                uint64_t waited_ns) {
   RankState& state = state_of(mesh, mesh.rank);
@@ -95,11 +98,12 @@ __device__ inline void give_up(const Mesh& mesh, Failure failure, uint32_t missi
   if (failure != Failure::kAborted) store_release(&mesh.host->abort, 1);
 }
 
-/// Limits the wait of one thread. Call it after each unsuccessful poll:
+/// Limits the wait of one thread. Call is_over() after each unsuccessful poll:
 ///   if (patience.is_over(mesh, turn, who_is_missing)) return false;
 class Patience {
  public:
-  /// Pauses. Returns true, and records the reason, if the wait must end. `missing()` returns the missing ranks as bits.
+  /// Pauses briefly. If the wait must end, records the reason and returns true. `missing()` returns a bit mask of the
+  /// missing ranks.
   template <class Missing>
   __device__ bool is_over(const Mesh& mesh, const Turn& turn, const Missing& missing) {
     spin_pause();
@@ -112,7 +116,8 @@ class Patience {
     }
     if (now - checked_ < kCheckNs) return false;
     checked_ = now;
-    // Host memory and the peers' posts have a high latency, so they are polled rarely.
+    // Loads from host memory and from the peers' posts have a high latency, so a waiting thread repeats these loads
+    // only every kCheckNs nanoseconds.
     if (load_acquire(&mesh.host->abort) != 0) {
       give_up(mesh, Failure::kAborted, 0, 0, now - start_);
       return true;
@@ -124,8 +129,8 @@ class Patience {
   static constexpr uint32_t kLooksPerClock = 64;
   static constexpr uint64_t kCheckNs = 100'000;
 
-  /// Whether a missing rank has begun an operation with the same number as this rank's operation, but another
-  /// signature.
+  /// Whether a missing rank has begun a different operation. Such an operation has the same number as this rank's
+  /// operation, but another signature.
   __device__ static bool finds_disagreement(const Mesh& mesh, const Turn& turn, uint32_t missing, uint64_t waited_ns) {
     if (turn.operations == 0) return false;
 #pragma unroll 1
@@ -145,13 +150,13 @@ class Patience {
   uint32_t looks_ = 0;
 };
 
-/// The lanes in the memory of rank `to` that rank `from` writes in this step (2 * lane_bytes() bytes). `ahead`: number
-/// of steps after this step.
+/// The lanes in the memory of rank `to` that rank `from` writes in this step (2 * lane_bytes() bytes). `ahead`: 0 for
+/// this step, 1 for the next step.
 __device__ inline uint8_t* lanes(const Mesh& mesh, const Turn& turn, int to, int from, uint32_t ahead = 0) {
   return mesh.memory[to] + mesh.layout.lanes((turn.exchanges + ahead) & 1, blockIdx.x, from);
 }
 
-/// Waits for rank `from`'s flag of this step. Returns false after a failure.
+/// Waits for the flag that rank `from` writes in this step. Returns false after a failure.
 __device__ inline bool wait_for(const Mesh& mesh, const Turn& turn, int from) {
   const uint32_t expected = flag_of(mesh, turn.exchanges);
   const uint32_t* flags = state_of(mesh, mesh.rank).flags[turn.exchanges & 1][blockIdx.x];
@@ -170,8 +175,8 @@ __device__ inline bool wait_for(const Mesh& mesh, const Turn& turn, int from) {
 }
 
 /// Notifies all peers that the block has sent its data of this step, and waits for the notifications of all peers.
-/// Afterwards the block may read its own lanes and write into the peers' lanes of the next step. Returns false after a
-/// failure; the block must then return.
+/// After exchange(), the block may read its own lanes and write into the peers' lanes of the next step. Returns false
+/// after a failure; the block must then return.
 __device__ inline bool exchange(const Mesh& mesh, const Turn& turn) {
   const int peer = static_cast<int>(threadIdx.x);
   __shared__ int arrived[kMaxRanks];
@@ -191,7 +196,7 @@ __device__ inline bool exchange(const Mesh& mesh, const Turn& turn) {
   return all;
 }
 
-/// Call it at the end of a kernel with exchanges, so that the next kernel continues from this step.
+/// A kernel with exchanges calls this function at its end, so that the next kernel continues from this step.
 __device__ inline void finish_exchanges(const Mesh& mesh, const Turn& turn) {
   if (threadIdx.x == 0) state_of(mesh, mesh.rank).blocks[blockIdx.x].exchanges = turn.exchanges;
 }

@@ -1,5 +1,6 @@
-// The kernels of the p2p communicator. Each function queues one rank's side on that rank's stream without waiting.
-// Every rank must queue the same kernel with the same counts. docs/p2p.md lists the steps and bytes of each kernel.
+// The kernels of the p2p communicator. Each function queues the kernel of one rank on that rank's stream and does not
+// wait. Every rank must queue the same kernel with the same counts. docs/p2p.md lists the steps and bytes of each
+// kernel.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +12,7 @@ namespace shoal::collectives::p2p {
 
 namespace cuda = shoal::cuda;
 
-/// The element type in memory, and its type on the wire.
+/// The dtype of elements in memory and on the wire. kF32AsBF16 is f32 in memory and bf16 on the wire.
 enum class Element : uint8_t { kF32, kF32AsBF16, kF16, kBF16, kI32 };
 
 /// Bytes of one element on the wire.
@@ -29,7 +30,7 @@ struct Reduction {
 constexpr int64_t one_shot_capacity(Element element, int blocks) {
   return static_cast<int64_t>(blocks) * kPackets * (kPacketDataBytes / wire_bytes(element));
 }
-/// count > 0; `out` may be `in`.
+/// `count` must be positive. `out` may be `in`.
 void all_reduce_one_shot(const cuda::LaunchContext& context, const Mesh& mesh, const Reduction& reduction,
                          int64_t count);
 void all_reduce_two_shot(const cuda::LaunchContext& context, const Mesh& mesh, const Reduction& reduction,
@@ -42,20 +43,22 @@ struct Parts {
 void reduce_scatter(const cuda::LaunchContext& context, const Mesh& mesh, const Reduction& reduction,
                     const Parts& parts);
 
-/// The bytes of `in` that go to each rank, and the bytes of `out` that come from each rank, this rank included.
+/// Byte ranges for each rank, this rank included: the range of `in` to send to the rank, and the range of `out` to
+/// receive from the rank.
 struct Routes {
   int64_t send_offset[kMaxRanks];
   int64_t send_bytes[kMaxRanks];
   int64_t receive_offset[kMaxRanks];
   int64_t receive_bytes[kMaxRanks];
-  int64_t most_bytes;  ///< maximum number of bytes between any two ranks; the same on all ranks
+  int64_t most_bytes;  ///< largest number of bytes that any rank sends to any rank; equal on all ranks
 };
-/// The collectives that do not sum.
+/// Runs a collective that does not sum.
 void move(const cuda::LaunchContext& context, const Mesh& mesh, const void* in, void* out, const Routes& routes);
 
-/// sum = residual + all_reduce(in); normed = sum / sqrt(mean(sum^2) + epsilon) * weight, by rows. f32 in memory. `sum`
-/// and `normed` may each equal `in` or `residual`, but not each other. `weight` may be null; `sum` may be null if it is
-/// not needed. `record` describes additional forms of `normed`; `normed` then has one row.
+/// For each row: sum = residual + all_reduce(in); normed = sum / sqrt(mean(sum^2) + epsilon) * weight. Elements in
+/// memory are f32. `sum` and `normed` may each equal `in` or `residual`, but not each other. `weight` may be null.
+/// `sum` may be null if the caller does not need it. `record` describes additional forms in which the kernel stores
+/// `normed`. If `record` is set, there must be one row.
 struct NormReduction {
   Element element = Element::kF32;  ///< kF32 or kF32AsBF16
   const float* in = nullptr;
@@ -64,23 +67,24 @@ struct NormReduction {
   float* sum = nullptr;
   float* normed = nullptr;
   int64_t row = 0;   ///< number of elements in a row
-  int64_t rows = 0;  ///< at least 1
+  int64_t rows = 0;  ///< number of rows; at least 1
   float epsilon = 0;
   cuda::ColumnRecord record = {};
 
-  /// Whether all arrays except `in` consist of whole quads aligned to 16 bytes.
+  /// Whether all arrays except `in` consist of whole quads (4 elements) aligned to 16 bytes.
   bool has_whole_quads() const {
     const auto addresses = reinterpret_cast<uintptr_t>(residual) | reinterpret_cast<uintptr_t>(weight) |
                            reinterpret_cast<uintptr_t>(sum) | reinterpret_cast<uintptr_t>(normed);
     return row % 4 == 0 && addresses % 16 == 0;
   }
 };
-/// Maximum number of elements in a row of all_reduce_norm(). The kernel's shared memory holds one row and the row's
-/// packets.
+/// Maximum number of elements in a row of all_reduce_norm(). The row must fit into the packets of one block. The limit
+/// of 8192 also bounds the registers and shared memory of the kernel.
 constexpr int64_t norm_capacity(Element element) {
   return one_shot_capacity(element, 1) < 8192 ? one_shot_capacity(element, 1) : 8192;
 }
-/// Number of parts of a row that different blocks can finish (product_norm.h).
+/// Number of parts into which product_norm() divides a row (product_norm.h). Different blocks can finish different
+/// parts.
 constexpr int parts_of_row(int64_t row) {
   return row <= 4 * kThreads ? 1 : row <= 8 * kThreads ? 2 : 4;
 }

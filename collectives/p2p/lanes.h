@@ -1,4 +1,4 @@
-// Sums through lanes, shared by the two-shot all_reduce and reduce_scatter. Device code.
+// Sums of data in lanes (slots.h), for the two-shot all_reduce and reduce_scatter. Device code.
 #pragma once
 
 #include "collectives/p2p/flags.h"
@@ -12,7 +12,7 @@ struct Range {
   int64_t end;
 };
 
-/// The block writes a range of elements into a lane, in whole packs of 16 bytes.
+/// The block writes a range of elements into a lane. Each thread writes whole packs of 16 bytes.
 template <class T, class W>
 __device__ inline void send_range(const Array<const T>& from, Range range, uint8_t* lane) {
   constexpr int kCount = kElements<W, 16>;
@@ -23,7 +23,8 @@ __device__ inline void send_range(const Array<const T>& from, Range range, uint8
   }
 }
 
-/// Sums pack `index` of a range in rank order: the rank's own data, and all peers' data from the lanes.
+/// Returns pack `index` of a range, summed over all ranks in rank order. The rank's own addend is in `own`; the peers'
+/// addends are in the lanes.
 template <class T, class W>
 __device__ inline Pack<T, kElements<W, 16>> sum_of_lanes(const Mesh& mesh, const Turn& turn, const Array<const T>& own,
                                                          Range range, int64_t index) {

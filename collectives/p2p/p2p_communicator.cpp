@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kNormName = "all_reduce_norm";
 constexpr uint32_t kNormKind = static_cast<uint32_t>(Collective::kCount);
 
-/// The GPU of each rank; empty for a mesh of one rank, because it launches no kernels.
+/// The GPU of each rank. Empty for a mesh of one rank, because such a mesh launches no kernels.
 std::vector<int> gpus_of(std::span<const Place> places) {
   std::vector<int> gpus;
   if (places.size() == 1) return gpus;
@@ -37,12 +37,13 @@ std::vector<Place> checked(std::span<const Place> places) {
   std::set<cudaStream_t> streams;
   for (const Place& place : places) streams.insert(place.stream);
   require<InvalidArgument>(streams.size() == places.size(),
-                           "[p2p communicator] every rank needs a stream of its own, got {} for {} ranks",
+                           "[p2p communicator] every rank needs its own stream, got {} streams for {} ranks",
                            streams.size(), places.size());
   return {places.begin(), places.end()};
 }
 
-/// Each rank's launch context, which determines the kernels that launch() chooses.
+/// The launch context of each rank. The compute capability and the switches in the context determine the kernels that
+/// launch() uses.
 std::vector<cuda::LaunchContext> contexts_of(std::span<const Place> places, const cuda::SwitchedOff& off) {
   std::vector<cuda::LaunchContext> contexts;
   for (const Place& place : places) {
@@ -80,7 +81,7 @@ std::string_view kind_name(uint32_t signature) {
   return kind < kNormKind ? name_of(static_cast<Collective>(kind)) : kNormName;
 }
 
-/// Largest number of elements of a one-shot all_reduce.
+/// Largest number of elements for which the one-shot all_reduce is used.
 int64_t most_one_shot(const Layout& layout, const P2pOptions& options, Element element) {
   return std::min(options.thresholds.one_shot(layout.ranks) / wire_bytes(element),
                   one_shot_capacity(element, layout.blocks));
@@ -103,8 +104,8 @@ bool is_written(const FailureRecord& record) {
 
 }  // namespace
 
-/// The ranks' memory. It is allocated from the GPUs' pools, so that neither allocating nor freeing waits for kernels of
-/// other communicators.
+/// The memory of all ranks. It comes from the memory pools of the GPUs, so that no allocation or deallocation waits for
+/// kernels of other communicators.
 class P2pCommunicator::Memory {
  public:
   Memory(std::span<const Place> places, size_t bytes) {
@@ -171,7 +172,7 @@ P2pCommunicator::P2pCommunicator(std::span<const Place> places, const Options& o
       loading == nullptr || std::string_view(loading) != "LAZY" ||
           std::set(gpus.begin(), gpus.end()).size() == gpus.size(),
       "[p2p communicator] several ranks on one GPU hang if kernels are loaded lazily; set CUDA_MODULE_LOADING=EAGER");
-  // A mesh of one rank only copies and needs only the abort word.
+  // A mesh of one rank only copies, so it needs no GPU memory. It uses only the abort word in host memory.
   memory_ = std::make_unique<Memory>(size() > 1 ? places : std::span<const Place>(), layout_.bytes());
 }
 
@@ -185,7 +186,7 @@ size_t P2pCommunicator::buffer_bytes(int rank) const {
 bool P2pCommunicator::can(const Call& call) const {
   if (call.kind >= Collective::kCount) return false;
   const CollectiveInfo& about = info(call.kind);
-  // launch() supports sums into these extents only.
+  // launch() supports only sums whose result is the whole message or the rank's own part.
   const bool sums_for_all = about.out == Extent::kMessage || about.out == Extent::kOwnPart;
   return !about.sums || (sums_for_all && is_summable(call.dtype));
 }
@@ -264,7 +265,7 @@ void P2pCommunicator::launch_kernels(int rank, std::string_view kind, std::strin
   if (status != cudaSuccess) cuda::check(status, places_[rank].device_name, fmt::format("launch {} {}", kind, what));
 }
 
-/// For a mesh of one rank: copies the input to the result.
+/// Runs a call of a mesh of one rank: copies the input to the output.
 void P2pCommunicator::launch_alone(const Call& call) {
   const int64_t count = call.counts.empty() ? call.count : call.counts[0];
   if (count == 0 || call.in == call.out) return;
@@ -286,7 +287,7 @@ Routes P2pCommunicator::routes(int rank, const Call& call) const {
   Routes routes{};
   const Amounts amounts = call.amounts(size());
   const auto bytes = [&](int64_t count) { return static_cast<int64_t>(bytes_for(call.dtype, count)); };
-  int64_t sent = 0, received = 0;  // number of elements sent to, and received from, all lower ranks
+  int64_t sent = 0, received = 0;  // number of elements that this rank sends to, and receives from, all lower ranks
   for (int peer = 0; peer < size(); ++peer) {
     const int64_t send = elements_between(call.kind, amounts, rank, peer);
     const int64_t receive = elements_between(call.kind, amounts, peer, rank);
@@ -374,7 +375,7 @@ std::string P2pCommunicator::describe(int rank, const FailureRecord& record) con
         "other counts, dtype or root; every rank must queue the same collectives in the same order",
         kind, what, rank, places_[rank].device_name, fmt::join(who, ", "), kind_name(record.other_signature));
   }
-  return fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s, reports rank {} ({}); {}", kind, what,
+  return fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s, according to rank {} ({}); {}", kind, what,
                      who.empty() ? "the last rank" : fmt::format("rank {}", fmt::join(who, ", ")), size(),
                      static_cast<double>(record.waited_ns) * 1e-9, rank, places_[rank].device_name, kTimeoutRemedy);
 }

@@ -1,11 +1,11 @@
-// Small messages in packets that contain their own flags. A block therefore waits neither for its stores nor for a
-// separate flag, which would take most of the time of a small message. Each half {4 bytes of data, flag} of a packet is
-// one 64-bit word and arrives atomically. A reader that sees both flags has all data. A kernel sends packets once, in
-// one step of its blocks. Packet `slot` of a thread has number slot * kThreads + threadIdx.x in its block, so the
-// packets of a warp are adjacent. A thread keeps its packets in registers, sends all of them, and then polls all peers'
-// packets together, which costs one latency. Device code.
+// Small messages in packets that contain their own flags. With such packets, a block waits neither for the visibility
+// of its stores nor for a separate flag. These two waits would dominate the time of a small message. Each half {4 bytes
+// of data, flag} of a packet is one 64-bit word and arrives atomically. A reader that sees both flags has all data of
+// the packet. The blocks of a kernel send packets in one step only. Packet `slot` of a thread has number slot *
+// kThreads + threadIdx.x in its block, so the packets of a warp are adjacent. A thread keeps its packets in registers,
+// sends all of them, and then polls all peers' packets together, so that the latencies overlap. Device code.
 //
-//   uint32_t words[kSlots][2];                                // encode before begin(), so that loads overlap with it
+//   uint32_t words[kSlots][2];                                // encode before begin(), so that loads overlap begin()
 //   send_packets(mesh, turn, words, count);
 //   if (!sum_packets<T, W, kCount>(mesh, turn, words, count, take)) ...   // failed
 //   finish_packets(mesh, turn);
@@ -20,7 +20,7 @@ namespace shoal::collectives::p2p {
 inline constexpr int kMostSlots = kPackets / kThreads;
 static_assert(kPackets % kThreads == 0);
 
-/// The packets of one thread (Turn::thread) in one step, sent by rank `from` to the memory of rank `to`.
+/// The packets that one thread (Turn::thread) of rank `from` sends in one step to the memory of rank `to`.
 struct Packets {
   uint8_t* first;
 
@@ -29,13 +29,14 @@ struct Packets {
   __device__ uint8_t* operator[](int slot) const { return first + slot * (kThreads * kPacketBytes); }
 };
 
-/// Sends one packet. A kernel may send a result as soon as it is ready.
+/// Sends one packet. A kernel may send a packet as soon as the packet's data are computed.
 __device__ inline void send_packet(uint8_t* packet, uint32_t flag, const uint32_t (&data)[2]) {
   const uint64_t upper = static_cast<uint64_t>(flag) << 32;
   store_pair(packet, upper | data[0], upper | data[1]);
 }
 
-/// Encodes the thread's pack number `index` into the pack's packets.
+/// Encodes `pack`, which is the thread's pack number `index`. Stores the encoded data in `words`, at the packets of
+/// this pack.
 template <class W, class T, int kCount, int kSlots>
 __device__ inline void encode_packets(const Pack<T, kCount>& pack, uint32_t (&words)[kSlots][2], int index) {
   constexpr int kWords = kCount * static_cast<int>(sizeof(W)) / 4;
@@ -45,8 +46,8 @@ __device__ inline void encode_packets(const Pack<T, kCount>& pack, uint32_t (&wo
   for (int word = 0; word < kWords; ++word) words[index * kWords / 2 + word / 2][word % 2] = encoded[word];
 }
 
-/// Calls send(Packets) for each peer. Each rank begins with its right neighbour, so that ranks do not all write to one
-/// GPU at the same time.
+/// Calls send(Packets) for each peer. Each rank begins with the next higher rank (cyclically), so that not all ranks
+/// write to one GPU at the same time.
 template <class Send>
 __device__ inline void for_each_peer(const Mesh& mesh, const Turn& turn, const Send& send) {
 #pragma unroll 1
@@ -56,8 +57,9 @@ __device__ inline void for_each_peer(const Mesh& mesh, const Turn& turn, const S
   }
 }
 
-/// In two of every kRefreshSteps steps, sends the thread's unused packets without data, so that old flags cannot match
-/// again (flag_of()). The first unused packet is number `count` for peers and number `own` for this rank itself.
+/// In two of every kRefreshSteps steps, sends the thread's unused packets with zeros as data, so that old flags cannot
+/// match again (flag_of()). The unused packets to a peer start at slot `count`. The unused packets to this rank itself
+/// start at slot `own`.
 __device__ inline void refresh_packets(const Mesh& mesh, const Turn& turn, int count, int own) {
   if (turn.packets % kRefreshSteps >= 2) return;
   const uint32_t flag = flag_of(mesh, turn.packets);
@@ -82,7 +84,7 @@ __device__ inline void send_packets(const Mesh& mesh, const Turn& turn, const ui
   refresh_packets(mesh, turn, count, 0);
 }
 
-/// The ranks, as bits, from which the thread has not received all packets.
+/// Bit mask of the ranks whose packets the thread has not completely received.
 __device__ inline uint32_t missing_packets(const Mesh& mesh, const Turn& turn, int count) {
   const uint32_t flag = flag_of(mesh, turn.packets);
   uint32_t mask = 0;
@@ -99,13 +101,13 @@ __device__ inline uint32_t missing_packets(const Mesh& mesh, const Turn& turn, i
   return mask;
 }
 
-/// Receives kSlots of the thread's packets from each of kRanks ranks. Packets that do not exist count as received.
+/// Receives kSlots of the thread's packets from each of kRanks ranks. Ignores packets that do not exist.
 template <int kRanks, int kSlots>
 struct Arrivals {
   uint64_t halves[kRanks][kSlots][2];
 
-  /// Waits for the slots [first_slot, first_slot + kSlots) that are below `count`, from the ranks [first, first +
-  /// kRanks) except `skipped`. Returns false after a failure.
+  /// Waits for packets from the ranks [first, first + kRanks), except from rank `skipped`. Waits only for packets in
+  /// the slots [first_slot, first_slot + kSlots), and only for slots less than `count`. Returns false after a failure.
   __device__ bool wait(const Mesh& mesh, const Turn& turn, int first, int first_slot, int count, int skipped) {
     const uint32_t flag = flag_of(mesh, turn.packets);
     for_all([&](uint64_t& half) { half = static_cast<uint64_t>(flag) << 32; });
@@ -128,7 +130,7 @@ struct Arrivals {
       for (int slot = 0; slot < kSlots; ++slot) function(halves[i][slot][0]), function(halves[i][slot][1]);
     }
   }
-  /// Issues all loads before it uses any of them.
+  /// Issues all loads before it uses any loaded value.
   __device__ void look(const Mesh& mesh, const Turn& turn, int first, int first_slot, int count, int skipped) {
 #pragma unroll
     for (int i = 0; i < kRanks; ++i) {
@@ -143,9 +145,9 @@ struct Arrivals {
   }
 };
 
-/// Waits for the packets of kPacks packs from slot `first_slot` on, kRanks ranks at a time, and sums them in rank
-/// order. Only slots below `count` exist. own(slot, word) replaces the packets of rank `skipped`. Returns false after a
-/// failure.
+/// Waits for the packets of kPacks packs, starting at slot `first_slot`, and sums the packs in rank order. Processes
+/// kRanks ranks at a time. Only slots less than `count` exist. own(slot, word) replaces the packets of rank `skipped`.
+/// Returns false after a failure.
 template <class T, class W, int kCount, int kRanks, int kPacks, class Own>
 __device__ inline bool sum_arrivals(const Mesh& mesh, const Turn& turn, int first_slot, int count, int skipped,
                                     Pack<T, kCount> (&sums)[kPacks], const Own& own) {
@@ -179,9 +181,9 @@ __device__ inline bool sum_arrivals(const Mesh& mesh, const Turn& turn, int firs
   return true;
 }
 
-/// Waits for the thread's first `count` packets of all peers and sums them with its own packets `words` in rank order.
-/// Calls take(i, sum) for each pack from pack kPack on. Processes as many packs at a time as fit into registers.
-/// Returns false after a failure.
+/// Waits for the thread's first `count` packets of all peers. Sums these packets and the thread's own packets `words`
+/// in rank order. Calls take(i, sum) for each pack i >= kPack. Each iteration processes as many packs as fit into
+/// registers. Returns false after a failure.
 template <class T, class W, int kCount, int kPack = 0, int kSlots, class Take>
 __device__ inline bool sum_packets(const Mesh& mesh, const Turn& turn, const uint32_t (&words)[kSlots][2], int count,
                                    const Take& take) {
@@ -200,7 +202,7 @@ __device__ inline bool sum_packets(const Mesh& mesh, const Turn& turn, const uin
   }
 }
 
-/// Call it at the end of a kernel that sent packets.
+/// A kernel that sent packets calls this function at its end.
 __device__ inline void finish_packets(const Mesh& mesh, const Turn& turn) {
   if (threadIdx.x == 0) state_of(mesh, mesh.rank).blocks[turn.block].packets = turn.packets + 1;
 }

@@ -13,8 +13,8 @@ using ProductNormKernel = void (*)(Work, Mesh, NormReduction, int finishers);
 struct Kernels {
   ProductNormKernel<cuda::Stream> one_by_one = nullptr;
   ProductNormKernel<cuda::ExpertStream> short_rows = nullptr;  ///< variant that processes several rows per step
-  size_t finish_bytes = 0;                                     ///< bytes of shared memory that short_rows needs to
-                                                               ///< finish the row
+  size_t finish_bytes = 0;                                     ///< bytes of shared memory that short_rows needs for
+                                                               ///< finish_row()
 };
 template <class T>
 constexpr Kernels floats_kernels() {
@@ -27,7 +27,7 @@ constexpr Kernels blocks_kernels() {
           kFinishBytes<Weights>};
 }
 
-/// The kernels for a dtype of weights; null if there are none.
+/// The kernels for weights of a dtype. The pointers are null if there are no such kernels.
 Kernels kernels_of(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -50,11 +50,12 @@ Kernels kernels_of(DType dtype) {
   }
 }
 
-/// Number of blocks that finish the row together. It is at most the communicator's share of blocks, so that the
-/// kernel's other blocks have room while these blocks wait. Product blocks of other ranks do not count towards the
-/// shares. Several blocks must exchange sums of squares, which takes about one memory latency; dividing the row must
-/// save more than that. Example for 8 ranks: a row of 8192 takes 5 round trips to memory (one of them for the squares)
-/// instead of 16 with one block. A row of 4096 takes 5 instead of 8.
+/// Number of blocks that finish a row together. These blocks wait for other ranks, so their number is limited to the
+/// communicator's number of blocks. The GPU then has room for the other blocks of the kernel. BlockShare does not count
+/// blocks that only compute the product, because these blocks do not wait. If several blocks finish a row, they
+/// exchange sums of squares, which takes about one memory latency. Dividing the row must save more than this latency.
+/// Example for 8 ranks: with 4 blocks, a row of 8192 elements takes 5 round trips to memory (one of them for the
+/// squares) instead of 16. With 2 blocks, a row of 4096 elements takes 5 round trips instead of 8.
 int finishers_of(const Mesh& mesh, const NormReduction& work, unsigned blocks) {
   const int parts = parts_of_row(work.row);
   if (mesh.layout.ranks == 2 && parts == 2) return 1;

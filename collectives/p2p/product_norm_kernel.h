@@ -10,8 +10,8 @@ namespace shoal::collectives::p2p {
 static_assert(cuda::kStreamThreads == kThreads && kMaxRanks <= kWarps);
 
 /// Sends a block's results, elements [first, first + count) of the row, to all ranks. `first` and `count` are multiples
-/// of a quad. pair_at(i) returns the elements first + i and first + i + 1. Each warp sends to one rank, starting with
-/// the right neighbour.
+/// of a quad. pair_at(i) returns the elements first + i and first + i + 1. Each warp sends to one rank; warp 0 sends to
+/// the next higher rank.
 template <class PairAt>
 __device__ __forceinline__ void send_elements(const Mesh& mesh, const Turn& turn, const PairAt& pair_at, unsigned first,
                                               int count) {
@@ -27,7 +27,7 @@ __device__ __forceinline__ void send_elements(const Mesh& mesh, const Turn& turn
   }
 }
 
-/// A fence that only the thread sanitizer needs, because it treats loads as in flight even after their values were
+/// A fence that only the thread sanitizer needs. The sanitizer treats loads as in flight even after their values were
 /// used.
 __device__ inline void annotate_for_sanitizer() {
 #ifdef __SANITIZE_THREAD__
@@ -35,9 +35,9 @@ __device__ inline void annotate_for_sanitizer() {
 #endif
 }
 
-/// Number of the rank's blocks that have not sent their results yet. All threads of a block call it after the block has
-/// sent its results. The counter only orders other blocks' reads before this block's writes. Packets need no order,
-/// because their flags show their arrival.
+/// Number of the rank's blocks that have not sent their results yet. All threads of a block call this function after
+/// the block has sent its results. The atomic counter orders the reads of earlier blocks before the writes of this
+/// block. Packets need no such order, because their flags show that they have arrived.
 __device__ inline int blocks_to_come(const Mesh& mesh) {
   __shared__ int to_come;
   if (threadIdx.x == 0) {
@@ -50,35 +50,37 @@ __device__ inline int blocks_to_come(const Mesh& mesh) {
   return to_come;
 }
 
-/// The kernel's turn, which is the turn of block 0. All blocks read it after wait_for_previous(). Blocks therefore send
-/// only after the end of the rank's previous kernel, which has received data from every peer. The last block advances
-/// the turn after all blocks have read it. `shared` is in shared memory.
+/// The Turn of the kernel; all blocks use the counters of block 0. All blocks read the counters after
+/// wait_for_previous(). Blocks therefore send only after the end of the rank's previous kernel, which has received data
+/// from every peer. The last block advances the counters after all blocks have read them. `shared` is in shared memory.
 __device__ inline Turn turn_of(const BlockState& shared) {
   return {shared.exchanges, shared.packets, shared.operations + 1, 0, threadIdx.x};
 }
 
-/// A row in parts, finished by one or more blocks. A part contains all quads of kThreads / parts successive threads of
-/// all_reduce_norm(); each thread here has one of these quads. One block here thus sums all squares of a warp of
-/// all_reduce_norm().
+/// A row divided into parts that one or more blocks finish. In all_reduce_norm(), one thread processes several quads of
+/// the row. Here a part contains all quads of kThreads / count successive threads of all_reduce_norm(), and each thread
+/// of a block processes one of these quads. One block therefore sums all squares of a warp of all_reduce_norm().
 struct RowParts {
   int row, count;
 
   __device__ explicit RowParts(int elements) : row(elements), count(parts_of_row(elements)) {}
   /// Number of threads of all_reduce_norm() whose quads a part contains.
   __device__ int width() const { return kThreads >> (count / 2); }
-  /// Index of this thread's quad among the quads of the same thread of all_reduce_norm().
+  /// In all_reduce_norm(), this thread's quad belongs to a thread with several quads. quad() is the index of this
+  /// thread's quad among those quads.
   __device__ int quad() const { return static_cast<int>(threadIdx.x) * count / kThreads; }
   __device__ int thread(int part) const { return part * width() + (static_cast<int>(threadIdx.x) & (width() - 1)); }
   __device__ int place(int part) const { return kQuad * (quad() * kThreads + thread(part)); }
 };
 
-/// Sums a part's squares for each warp of all_reduce_norm(). Stores the sums in of_warp and in memory for the other
-/// finishing blocks.
+/// Sums the squares in a part for each warp of all_reduce_norm(). Stores these sums in of_warp and in memory. The other
+/// finishing blocks read the sums from memory.
 __device__ inline void sum_squares(const Mesh& mesh, uint32_t step, const RowParts& parts, int part, float squares,
                                    float* of_thread, float (&of_warp)[kWarps]) {
   of_thread[threadIdx.x] = squares;
   __syncthreads();
-  if (const int thread = static_cast<int>(threadIdx.x); thread < parts.width()) {  // whole warps
+  if (const int thread = static_cast<int>(threadIdx.x); thread < parts.width()) {  // the condition is the same for all
+                                                                                   // threads of a warp
     float sum = 0;
     for (int i = thread; i < kThreads; i += parts.width()) sum += of_thread[i];
     sum = sum_of_warp(sum);
@@ -92,7 +94,7 @@ __device__ inline void sum_squares(const Mesh& mesh, uint32_t step, const RowPar
   __syncthreads();
 }
 
-/// Waits for a warp's sum of squares from another block of the rank. Returns false after a failure.
+/// Waits until another block of the rank has stored the sum of squares of warp `warp`. Returns false after a failure.
 __device__ inline bool receive_squares(const Mesh& mesh, const Turn& turn, int warp, float& sum) {
   Patience patience;
   while (true) {
@@ -105,17 +107,19 @@ __device__ inline bool receive_squares(const Mesh& mesh, const Turn& turn, int w
   }
 }
 
-/// Computes the residual sum and the norm of the parts own, own + finishers, ... of the row from the packets of all
-/// ranks, as all_reduce_norm() does. Writes the record after all sums of squares have arrived; by then all blocks have
-/// loaded the column's record. The rings can hold two rows. The packets of only two ranks are processed at a time, so
-/// that the kernel needs no more registers than the product.
+/// Finishes the parts `own`, `own + finishers`, ... of the row: computes the residual sum and the norm from the packets
+/// of all ranks, as all_reduce_norm() does. Writes `work.record` only after all sums of squares have arrived. Before
+/// this time, other blocks may still load the column from the same record. The rings in shared memory can hold two
+/// rows. The function processes the packets of only two ranks at a time, so that the kernel needs no more registers
+/// than the product.
 __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, const NormReduction& work, int own,
                                   int finishers, const cuda::StreamMemory& memory) {
   constexpr int kRanks = 2, kSlots = kSlotsOfQuad<float>, kNone = -1, kPart = kQuad * kThreads;
   __shared__ float of_warp[kWarps];
   const RowParts parts(static_cast<int>(work.row));
   static_assert(kThreads <= cuda::kStreamResults);
-  float* const sums = reinterpret_cast<float*>(memory.rings) + kQuad * threadIdx.x;  // holds the residual at first
+  float* const sums = reinterpret_cast<float*>(memory.rings) + kQuad * threadIdx.x;  // contains the residual until the
+                                                                                     // sums are stored
   float* const weights = sums + norm_capacity(Element::kF32);
   const auto for_own_parts = [&](const auto& f) {
 #pragma unroll 1
@@ -143,7 +147,7 @@ __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, con
       const int slot = parts.quad() * kSlots;
       Quad sum[1] = {};
       received = sum_arrivals<float, float, kQuad, kRanks>(mesh, turn, slot, slot + kSlots, kNone, sum, no_own);
-      cuda::copy_async_wait<0>();  // waits only for this thread's own copies; no other thread reads them
+      cuda::copy_async_wait<0>();  // no other thread reads this thread's copies, so no barrier is needed
       const Array<float, true> place_of_sum(sums + at);
       sum[0].add(place_of_sum.load<kQuad>(0, kQuad));
       squares = squares_of(sum[0]);
@@ -151,7 +155,8 @@ __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, con
     }
     sum_squares(mesh, state.packets, parts, part, squares, memory.results, of_warp);
   });
-  // All packets of these parts have arrived, so this block no longer waits for blocks that have not started yet.
+  // All packets of these parts have arrived, so this block no longer waits for blocks that are still to be started. The
+  // next kernel may now start.
   cuda::let_next_start();
   if (const int warp = static_cast<int>(threadIdx.x); warp < kWarps && warp * parts.count / kWarps % finishers != own) {
     received &= receive_squares(mesh, turn_of(state), warp, of_warp[warp]);
@@ -161,7 +166,7 @@ __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, con
   if (!warp_has(received)) return;
   const bool recorded = work.record.two || work.record.four;
   for_own_parts([&](int, int at, int place) {
-    if (place - kQuad * static_cast<int>(threadIdx.x % 32) >= parts.row) return;  // the warp has no elements here
+    if (place - kQuad * static_cast<int>(threadIdx.x % 32) >= parts.row) return;  // the warp has no elements
     const int left = parts.row - place;
     Quad sum = Array<float, true>(sums + at).load<kQuad>(0, left), weight;
     if (work.sum != nullptr) Array<float, true>(work.sum).store(place, parts.row, sum);
@@ -200,7 +205,7 @@ template <class Weights>
 constexpr size_t kFinishBytes =
     cuda::kStreamResults * sizeof(float) + cuda::kStreamWarps* cuda::StreamRing<Weights>::kBytes;
 
-/// Work: cuda::Stream, or cuda::ExpertStream for short rows.
+/// Work is cuda::Stream, or cuda::ExpertStream for short rows.
 template <class Weights, class Work>
 __global__ void __launch_bounds__(cuda::kStreamThreads, 2)
     product_norm_kernel(Work s, Mesh mesh, NormReduction work, int finishers) {

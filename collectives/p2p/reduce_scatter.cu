@@ -1,5 +1,5 @@
-// reduce_scatter: every rank sends the other ranks their parts and sums its own part. It sends (n - 1) / n * S bytes
-// from every rank.
+// reduce_scatter: every rank sends each other rank's part to that rank, and sums its own part. Every rank sends (n
+// - 1) / n * S bytes (n: ranks, S: message size).
 #include <algorithm>
 
 #include "collectives/p2p/dispatch.h"
@@ -10,8 +10,8 @@ namespace shoal::collectives::p2p {
 namespace {
 
 struct Scatter {
-  int64_t begin[kMaxRanks + 1];  ///< first element of each rank's part
-  int64_t chunk;                 ///< number of elements of every part sent in one step; whole packs
+  int64_t begin[kMaxRanks + 1];  ///< index of the first element in each rank's part
+  int64_t chunk;                 ///< number of elements of every part that one step sends; a multiple of the pack size
   int64_t chunks;
 
   __device__ Range of(int64_t number, int rank) const {
@@ -61,8 +61,8 @@ void reduce_scatter(const cuda::LaunchContext& context, const Mesh& mesh, const 
       scatter.begin[rank + 1] = scatter.begin[rank] + parts.count[rank];
       most = std::max(most, parts.count[rank]);
     }
-    // Uses only the first of each sender's two lanes, because a sum reads the lanes of the senders at a constant
-    // stride.
+    // Each sender has two lanes. The kernel uses only the first lane, because a sum reads the lanes of the senders at a
+    // constant stride.
     const int64_t fits = static_cast<int64_t>(mesh.layout.lane_bytes() / 16);
     scatter.chunk = std::clamp(divide_up(divide_up(most, kPack), mesh.layout.blocks), kLeastPacks, fits) * kPack;
     scatter.chunks = divide_up(most, scatter.chunk);

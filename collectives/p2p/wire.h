@@ -1,6 +1,6 @@
-// Elements in memory, on the wire and in sums. T is an element's type in memory, W its type on the wire: T, or bf16 for
-// f32. Sums use the wire values of all addends, the rank's own included, so that all ranks add the same numbers. Sums
-// of floating-point types are f32; i32 wraps around. Device code.
+// Elements in memory, on the wire and in sums. T is the type of an element in memory, W its type on the wire. W is T,
+// except that f32 may be sent as bf16. Sums use the wire values of all addends, the rank's own included, so that all
+// ranks add the same numbers. Floating-point elements are added in f32; i32 sums wrap around. Device code.
 #pragma once
 
 #include <type_traits>
@@ -31,7 +31,7 @@ __device__ inline T narrow(Sum<T> x) {
   }
 }
 
-/// A pack: kCount elements that are summed together.
+/// A pack: kCount adjacent elements that are summed together.
 template <class T, int kCount>
 struct Pack {
   Sum<T> x[kCount];
@@ -42,7 +42,7 @@ struct Pack {
   }
 };
 
-/// Number of elements in kBytes bytes on the wire.
+/// Number of elements that fit into kBytes bytes on the wire.
 template <class W, int kBytes>
 inline constexpr int kElements = kBytes / static_cast<int>(sizeof(W));
 
@@ -96,8 +96,8 @@ __device__ inline void store_words(void* to, const uint32_t (&words)[kBytes / 4]
   }
 }
 
-/// An array in memory that is read and written in packs. Whole packs use wide accesses if the array is aligned to 16
-/// bytes. kWhole: the array is known to be aligned, and no pack exceeds its end.
+/// An array in memory that is read and written in packs. If the array is aligned to 16 bytes, whole packs use wide
+/// accesses. kWhole: the array is known to be aligned, and no pack exceeds its end.
 template <class T, bool kWhole = false>
 struct Array {
   T* data;
@@ -105,7 +105,7 @@ struct Array {
 
   __device__ explicit Array(T* elements) : data(elements), aligned(reinterpret_cast<uintptr_t>(elements) % 16 == 0) {}
 
-  /// Loads the elements [first, first + kCount); elements from `end` on are 0.
+  /// Loads the elements [first, first + kCount). Elements at or after `end` are 0.
   template <int kCount>
   __device__ Pack<std::remove_const_t<T>, kCount> load(int64_t first, int64_t end) const {
     using Element = std::remove_const_t<T>;

@@ -1,16 +1,16 @@
 // The staged communicator: ranks meet in host memory, through the host communicator or, with several processes, the mpi
-// communicator. A rank with its own memory has two additional streams. Stream `in` copies pieces of the message to
-// pinned staging buffers; stream `out` copies results back:
+// communicator. A rank whose memory the host cannot access has two additional streams. Stream `in` copies pieces of the
+// message to pinned staging buffers; stream `out` copies results back:
 //
-//   in      read 0 | read 1 |        | read 2 ...        a buffer is refilled after its previous exchange
-//   rank             meet 0 | meet 1 |        | meet 2   the rank's own stream: the host communicator
+//   in      read 0 | read 1 |        | read 2 ...        a buffer is refilled after the exchange of its previous piece
+//   rank             meet 0 | meet 1 |        | meet 2   the rank's own stream runs the host communicator
 //   out                     | write 0| write 1| ...
 //
 // Each staging buffer has kPieceBytes bytes and is reused by later calls. A rank with host memory has one buffer of
-// this size, in which it packs parts. A call larger than a buffer is divided into pieces, in the same way on every
-// rank. Each piece is a call of the same collective of the host communicator. The data that a rank reads and writes for
-// a piece are contiguous, except the input of a reduce_scatter, which is packed. With 3 ranks and staging buffers of 4
-// elements:
+// this size, in which it packs parts. A call that does not fit into a buffer is divided into pieces, in the same way on
+// every rank. For each piece, the rank calls the same collective of the host communicator. The data that a rank reads
+// and writes for a piece are contiguous. The input of a reduce_scatter is not contiguous and is packed first. Examples
+// with 3 ranks and staging buffers of 4 elements:
 //
 //   all_reduce, broadcast  8 elements: 4, then 4
 //   all_gather      counts 6 1 3: the parts one after the other: 4 0 0, then 2 0 0, 0 1 0, 0 0 3
@@ -43,21 +43,21 @@ struct Part {
   size_t bytes;
 };
 
-/// A call of the host communicator for one piece. It is kept until the call is done.
+/// A call of the host communicator for one piece. The Piece is not reused before the call is done.
 struct Piece {
   Call call;
   std::vector<int64_t> counts;  ///< counts of `call`, unless `call` uses the caller's counts
-  std::vector<Part> packed;     ///< parts to send, if they are not contiguous at call.in
+  std::vector<Part> packed;     ///< parts to send; empty if the data to send are contiguous at call.in
   std::atomic<bool> in_use{false};
 };
 
-/// Staging buffers for one piece, and the events after which they can be reused.
+/// Staging buffers for one piece. The events mark the end of the copies and of the exchange.
 struct Stage {
   std::unique_ptr<Buffer> in, out;
   std::unique_ptr<Event> filled, exchanged, emptied;
 };
 
-/// A rank's side. Host memory is accessed directly, other memory through staging buffers.
+/// One rank of this process. Host memory is accessed directly. Other memory is accessed through staging buffers.
 class Rank {
  public:
   Rank(Backend& backend, int rank) : backend_(backend), rank_(rank) {
@@ -80,7 +80,7 @@ class Rank {
     }
   }
   ~Rank() {
-    // Queued work still uses the staging buffers.
+    // Waits for queued work, because this work uses the staging buffers.
     for (Backend* stream : {in_.get(), out_.get()}) {
       if (stream != nullptr) finish_queued(*stream);
     }
@@ -95,7 +95,7 @@ class Rank {
     return bytes;
   }
 
-  /// Takes a free piece and initialises it with the whole of `call`.
+  /// Takes a free piece and initialises it with all arguments of `call`.
   Piece& take(const Call& call) {
     Piece& piece = free_piece();
     piece.call = call;
@@ -103,8 +103,8 @@ class Rank {
     piece.packed.clear();
     return piece;
   }
-  /// As take(), but the piece has its own counts, initially zero. Its `count` is the sum of the whole call's counts and
-  /// is used only in messages.
+  /// Like take(), but the piece has its own counts, initially zero. `count` of the piece is the sum of all counts of
+  /// `call` and is used only in messages.
   Piece& take_without_counts(const Call& call) {
     Piece& piece = take(call);
     piece.call.count = std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
@@ -112,11 +112,10 @@ class Rank {
     piece.call.counts = piece.counts;
     return piece;
   }
-  /// Queues a piece. `in_bytes` and `out_bytes`: number of bytes that the rank reads and writes, each at most
-  /// kPieceBytes.
+  /// Queues a piece. The rank reads `in_bytes` bytes and writes `out_bytes` bytes; both are at most kPieceBytes.
   void queue(Communicator& inner, Piece& piece, size_t in_bytes, size_t out_bytes) {
-    check(in_bytes <= kPieceBytes && out_bytes <= kPieceBytes, "a piece of {} and {} bytes exceeds a stage", in_bytes,
-          out_bytes);
+    check(in_bytes <= kPieceBytes && out_bytes <= kPieceBytes,
+          "a piece that reads {} bytes and writes {} bytes exceeds a staging buffer", in_bytes, out_bytes);
     if (in_ == nullptr) {
       queue_directly(inner, piece);
     } else {
@@ -126,14 +125,14 @@ class Rank {
     backend_.enqueue({give_back, &piece, nullptr});
   }
 
-  /// Orders the following pieces after the caller's queued work.
+  /// Makes the following pieces wait for the caller's queued work.
   void begin() {
     if (in_ == nullptr) return;
     begin_->record(backend_);
     begin_->wait(*in_);
     begin_->wait(*out_);
   }
-  /// Orders the caller's later work after the pieces queued so far.
+  /// Makes the caller's later work wait for the pieces queued so far.
   void end() {
     if (in_ == nullptr) return;
     for (Stage& stage : stages_) stage.emptied->wait(backend_);
@@ -185,7 +184,8 @@ class Rank {
     }
   }
 
-  /// Records a failure of a copy stream, because copy streams are never synchronized.
+  /// Stores a failure of a copy stream. Copy streams are never synchronized, so the failure would remain unnoticed
+  /// otherwise.
   void note_failure(Backend& stream) {
     const auto note = [](void* object, const void*, bool failed) {
       if (failed) *static_cast<std::atomic<bool>*>(object) = true;
@@ -197,8 +197,8 @@ class Rank {
     const auto check = [](void* object, const void*, bool failed) {
       const Rank& own = *static_cast<Rank*>(object);
       if (failed || !own.copies_failed_) return;
-      fail<DeviceError>("[staged communicator] rank {} ({}) cannot copy between its memory and the host's", own.rank_,
-                        own.backend_.name());
+      fail<DeviceError>("[staged communicator] rank {} ({}) cannot copy between device memory and host memory",
+                        own.rank_, own.backend_.name());
     };
     backend_.enqueue({check, this, nullptr});
   }
@@ -216,7 +216,7 @@ class Rank {
   const int rank_;
   std::atomic<bool> copies_failed_{false};
   std::unique_ptr<HostBufferType> pageable_;
-  std::unique_ptr<Buffer> pack_;  ///< for a rank with host memory; in use until the exchange of a piece is done
+  std::unique_ptr<Buffer> pack_;  ///< only for a rank with host memory; in use until the exchange of a piece is done
   std::unique_ptr<Event> begin_;
   std::array<Stage, kStages> stages_;
   std::unique_ptr<Backend> in_, out_;
@@ -224,7 +224,7 @@ class Rank {
   std::deque<Piece> pieces_;
 };
 
-/// Bytes of communication memory of a rank on the device. A stage has buffers for both directions.
+/// Bytes of the staging buffers of a rank on this device. Each stage has one buffer per direction.
 size_t stage_bytes_of(Device& device) {
   return (has_host_memory(device) ? 1 : 2 * kStages) * kPieceBytes;
 }
@@ -278,12 +278,12 @@ class StagedCommunicator final : public Communicator {
     return kTable[static_cast<size_t>(kind)];
   }
 
-  /// Number of elements, in whole blocks, that fit into a staging buffer.
+  /// Number of elements in the whole blocks that fit into a staging buffer.
   static int64_t most_of(DType dtype) {
     const DTypeTraits& type = traits(dtype);
     return static_cast<int64_t>(kPieceBytes / type.block_bytes) * type.block_elems;
   }
-  /// Largest number of elements that any rank reads or writes in a call.
+  /// Largest number of elements that any one rank reads or writes in a call.
   int64_t largest(const Call& call) const {
     int64_t most = 0;
     for (int rank = 0; rank < size(); ++rank) {
@@ -291,7 +291,8 @@ class StagedCommunicator final : public Communicator {
     }
     return most;
   }
-  /// Number of a part's elements in the next piece, after `done` elements.
+  /// Number of elements that the next piece takes from a part of `count` elements. Earlier pieces have already taken
+  /// `done` elements of the part.
   static int64_t next(int64_t count, int64_t done, int64_t most) {
     return std::clamp(count - done, int64_t{0}, most);
   }
@@ -341,7 +342,8 @@ class StagedCommunicator final : public Communicator {
     }
   }
 
-  // Types that can be summed have blocks of one element. Rounding may add less than one element to a part's fraction.
+  // Types that can be summed have blocks of one element. Rounding adds less than one element to the fraction of each
+  // part.
   void queue_reduce_scatter(Rank& own, const Call& call) {
     const int64_t most = most_of(call.dtype) - size();
     const int64_t pieces = (sum(call.counts) + most - 1) / most;

@@ -13,14 +13,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The first number in a file; nullopt for "max", other text or a missing file.
+/// Returns the first number in a file. Returns nullopt if the file is missing or begins with other text, such as "max".
 std::optional<int64_t> number_in(const fs::path& path) {
   int64_t value = 0;
   std::ifstream file(path);
   return file >> value ? std::optional(value) : std::nullopt;
 }
 
-/// Microseconds of CPU time per period, over all cores. A quota of -1 or "max" means no limit.
+/// Microseconds of CPU time per period, summed over all cores. A quota of -1 or "max" means no limit.
 struct Quota {
   int64_t quota = -1;
   int64_t period = 0;
@@ -38,11 +38,13 @@ std::optional<int> cores_of(const fs::path& group) {
   return static_cast<int>(std::max<int64_t>(1, (quota + period - 1) / period));
 }
 
-/// Names of the files that contain the memory limit and use, and the keys in memory.stat that include child groups.
+/// Names of the files that contain the memory limit and the used memory. `page_cache` contains keys of the file
+/// memory.stat. The values of these keys include child groups.
 struct MemoryFiles {
   const char* limit;
   const char* current;
-  std::array<std::string_view, 2> page_cache;  ///< memory that the kernel reclaims before it refuses an allocation
+  std::array<std::string_view, 2> page_cache;  ///< keys of the memory that the kernel reclaims before it refuses an
+                                               ///< allocation
 };
 constexpr MemoryFiles kMemoryFiles[] = {
     {"memory.max", "memory.current", {"inactive_file", "active_file"}},
@@ -78,8 +80,8 @@ bool names(const std::string& list, const std::string& controller) {
   return ("," + list + ",").find("," + controller + ",") != std::string::npos;
 }
 
-/// This process's group for a controller. In "4:memory:/app/web", the group for "memory" is /app/web. In "0::/app", the
-/// group for version 2, whose controller is "", is /app.
+/// Returns this process's group for a controller. For example, the line "4:memory:/app/web" gives the group /app/web
+/// for the controller "memory". For version 2, the controller is "", and the line "0::/app" gives the group /app.
 std::optional<fs::path> own_group(const fs::path& self, const std::string& controller) {
   std::ifstream file(self);
   for (std::string line; std::getline(file, line);) {
@@ -113,8 +115,9 @@ std::string unescaped(std::string_view text) {
   return path;
 }
 
-/// "35 31 0:32 /docker/1 /sys/fs/cgroup/memory ro,nosuid shared:9 - cgroup cgroup rw,memory" mounts /docker/1 and its
-/// child groups. Several mounts may show the same hierarchy, and one mount may hide another.
+/// Finds the mounts of a controller's hierarchy. For example, the line "35 31 0:32 /docker/1 /sys/fs/cgroup/memory
+/// ro,nosuid shared:9 - cgroup cgroup rw,memory" describes a mount of /docker/1 and its child groups. Several mounts
+/// may contain the same hierarchy, and one mount may hide another.
 std::vector<Mount> find_mounts(const fs::path& mounts, const std::string& controller) {
   std::vector<Mount> found;
   std::ifstream file(mounts);
@@ -131,10 +134,10 @@ std::vector<Mount> find_mounts(const fs::path& mounts, const std::string& contro
   return found;
 }
 
-/// Adds the folders of a group and its parents that are visible below a mount.
+/// Adds the folders of a group and of its parents. Omits folders that are not visible below the mount.
 void add_folders(const fs::path& group, const Mount& mount, std::vector<fs::path>& folders) {
   fs::path below = group.lexically_normal().lexically_relative(mount.root.lexically_normal());
-  // In a container, the path may be valid only on the host. The mount's root is then the group.
+  // In a container, the path of the group may be valid only on the host. In this case, the root of the mount is used.
   if (below.empty() || *below.begin() == ".." || below == ".") below.clear();
   for (;; below = below.parent_path()) {
     folders.push_back(mount.point / below);

@@ -1,10 +1,12 @@
-// Claims decide which thread runs which part of a step. A shared step has one part per thread of the team. Each thread
-// first takes its own part, so that the same core reads the same weights in every run. It then takes parts that no
-// thread has begun. A kernel can cut its parts further into pieces, and each piece goes to the first thread that asks
-// (for_shared()). So a thread that has lost its core delays only its current piece.
+// Claims decide which thread runs which part of a step (team.h). A shared step has one part per thread of the team.
+// Each thread first claims its own part, so that the same core reads the same weights in every run. The thread then
+// claims parts that no thread has begun. A kernel can divide its parts further into pieces. Each piece goes to the
+// first thread that asks for a piece (for_shared()). So a thread that has lost its core delays only its current piece.
 //
-//   part 0  |######## thread 0 ########|        Step numbers grow during the whole life of the team, so a late
-//   part 1  |##1##|...|== thread 0 ==|          thread finds every part of its step claimed.
+//   part 0  |######## thread 0 ########|
+//   part 1  |##1##|...|== thread 0 ==|
+//
+// Step numbers grow during the whole life of the team. So a late thread finds that every part of its step is claimed.
 #pragma once
 
 #include <algorithm>
@@ -49,21 +51,23 @@ class Claims {
   static uint64_t first_of(uint64_t step) { return step << kStepShift; }
 
   struct alignas(kCacheLine) Word {
-    std::atomic<uint64_t> value{0};  ///< latest step, whether the part is claimed, number of pieces taken
+    std::atomic<uint64_t> value{0};  ///< contains the latest step, whether the part is claimed, and the number of
+                                     ///< pieces taken
   };
   std::unique_ptr<Word[]> words_;
 };
 
-/// Items [begin, end) of piece `piece` of a part with `count` items. Each piece contains half of the remaining items,
-/// rounded up, so that threads finish together. Pieces after the last are empty. Example: 13 items give pieces of 7, 3,
-/// 2 and 1.
+/// Returns the items [begin, end) of piece number `piece`, for a part with `count` items. Each piece contains half of
+/// the remaining items, rounded up. The pieces shrink, so threads finish at about the same time. Pieces after the last
+/// piece are empty. Example: 13 items give pieces of 7, 3, 2 and 1 items.
 inline std::pair<int64_t, int64_t> piece_of(int64_t count, int64_t piece) {
   const int64_t left = count >> std::min<int64_t>(piece, 62);
   return {count - left, count - left / 2};
 }
 
-/// Calls f(item) once for each of `count` items. Every part must call this function. Each part processes its own share
-/// and then helps with the next four parts. In large teams, helping all parts would cost more than it gains.
+/// Calls f(item) once for each of `count` items. The kernel must call this function in every part. Each part processes
+/// its own items and then helps with the next four parts. In large teams, helping all parts would cost more time than
+/// it would save.
 template <class F>
 void for_shared(const TeamContext& ctx, int64_t count, F&& f) {
   constexpr int kPartsLookedAt = 5;

@@ -104,8 +104,8 @@ void CpuEvent::wait(Backend& backend) {
     return;
   }
   if (auto* cpu = dynamic_cast<CpuBackend*>(&backend)) return cpu->wait(recorded_);
-  // A stream of another family waits in a host task. The event may be destroyed before the task runs, because timelines
-  // are never freed.
+  // A stream of another family waits in a host task. The event may be destroyed before the task runs. This is safe
+  // because the task uses only the timeline, which is never freed.
   static_assert(sizeof(const void*) >= sizeof(recorded_.position));
   const auto wait = [](void* timeline, const void* position, bool) {
     static_cast<Timeline*>(timeline)->finished.wait_for(reinterpret_cast<uintptr_t>(position), Waiter::kHost);

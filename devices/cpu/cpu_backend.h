@@ -1,5 +1,5 @@
-// CpuBackend: the stream of a CPU device, queued on a worker thread (worker.h). CpuEvent: a position in such a stream.
-// devices/backend.h has the threading rules.
+// CpuBackend is the stream of a CPU device. Its work is queued on a worker thread (worker.h). CpuEvent is a position in
+// such a stream. For the threading rules see devices/backend.h.
 #pragma once
 
 #include <memory>
@@ -19,9 +19,9 @@ class CpuBackend final : public Backend {
   std::string name() const override { return device_.name(); }
   Device& device() const override { return device_; }
   int threads() const { return threads_; }
-  /// Replaces the worker by one with this many threads. Waits for queued work first; if that work failed, throws its
-  /// failure and changes nothing. Drops cached plans, which are compiled again when needed. Other plans use at most as
-  /// many threads as they were compiled for.
+  /// Replaces the worker by a worker with this many threads. First waits for queued work. If that work failed, throws
+  /// its failure and changes nothing. Drops cached plans, which are compiled again when needed. Plans outside the cache
+  /// use at most the number of threads for which they were compiled.
   void set_threads(int threads);
 
   void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
@@ -45,18 +45,18 @@ class CpuBackend final : public Backend {
   void compute_async(GraphPlan& plan, int first, int last) override;
   bool set_abort_callback(AbortCallback callback) override;
   bool enqueue(const HostTask& task) override;
-  /// See functions::kCancel. Must not run concurrently with set_threads().
+  /// See functions::kCancel. This function must not run concurrently with set_threads().
   void cancel(std::string_view reason) { worker_->cancel(reason); }
   void set_tracer(Tracer* tracer) override;
 
-  /// The position after all work queued so far.
+  /// The position in the stream after all work queued so far.
   WaitWork here() {
     worker_->publish();
     return {&worker_->timeline(), worker_->position()};
   }
-  /// Queues a wait for a position of any worker.
+  /// Makes later work wait for a position, which may be in the stream of another worker.
   void wait(const WaitWork& position) { worker_->push(position); }
-  /// Blocks the host until a position of this backend is reached. Failures remain stored for synchronize().
+  /// Blocks the host until this backend reaches a position. Failures remain stored for synchronize().
   void wait_for(const WaitWork& position) {
     worker_->publish();
     if (position.timeline != nullptr) position.timeline->finished.wait_for(position.position, Waiter::kHost);
@@ -70,7 +70,7 @@ class CpuBackend final : public Backend {
   int holds_ = 0;
   AbortCallback abort_;
   TraceRowUse trace_;
-  std::unique_ptr<Worker> worker_;  ///< writes to trace_
+  std::unique_ptr<Worker> worker_;  ///< the worker writes to `trace_`
 };
 
 class CpuEvent final : public Event {
@@ -78,7 +78,7 @@ class CpuEvent final : public Event {
   explicit CpuEvent(CpuDevice& device) : device_(device) {}
   Device& device() const override { return device_; }
   void record(Backend& backend) override;
-  /// A backend of another family waits in a host task. If that backend cannot run host tasks, the host waits.
+  /// A backend of another family waits in a host task. If that backend cannot run host tasks, the host waits instead.
   void wait(Backend& backend) override;
   void synchronize() override;
 

@@ -11,7 +11,7 @@ namespace {
 
 class OwnedBuffer final : public HostBuffer {
  public:
-  /// Takes ownership of `data` from allocate_on_node, and of the bytes that the device has counted for it.
+  /// Takes ownership of `data`, which allocate_on_node() returned. The device has counted `size` bytes for this memory.
   OwnedBuffer(BufferType& type, CpuDevice& device, std::byte* data, size_t size)
       : HostBuffer(type, data, size), device_(device), use_(device) {}
   ~OwnedBuffer() override {
@@ -53,7 +53,7 @@ std::byte* CpuBufferType::allocate_memory(size_t size) {
   void* data = allocate_on_node(size, device_.node());
   if (data == nullptr) {
     device_.give_back(size);
-    fail<DeviceError>("[{}] the system refused {}; {} free: free memory, or spread the tensors over more devices",
+    fail<DeviceError>("[{}] the system refused to allocate {}; {} are free: release memory, or use more devices",
                       device_.name(), format_bytes(size), format_bytes(device_.memory().free));
   }
   return static_cast<std::byte*>(data);

@@ -1,5 +1,5 @@
-// Memory of CPU devices: allocated on the device's NUMA node, or existing host memory wrapped without a copy. Thread
-// safety is as in devices/buffer.h.
+// Memory of CPU devices. It is allocated on the device's NUMA node, or it is existing host memory that a buffer wraps
+// without a copy. Thread safety is as in devices/buffer.h.
 #pragma once
 
 #include <memory>
@@ -20,14 +20,14 @@ class CpuBufferType : public BufferType {
   bool is_host() const override { return true; }
 
  protected:
-  /// Allocates on the device's node and counts the bytes for the device. Free the memory with free_memory(). Throws
-  /// DeviceError.
+  /// Allocates memory on the device's node and counts its bytes for the device. Callers free the memory with
+  /// free_memory(). Throws DeviceError.
   std::byte* allocate_memory(size_t size);
 
   CpuDevice& device_;
 };
 
-/// Type of wrapped host memory. Tensors in a mapped file have the file's alignment, at least 8 bytes.
+/// Type of wrapped host memory. A tensor in a mapped file has the alignment of the file, which is at least 8 bytes.
 class MappedBufferType final : public CpuBufferType {
  public:
   using CpuBufferType::CpuBufferType;

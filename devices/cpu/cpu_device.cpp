@@ -15,8 +15,8 @@
 namespace shoal::cpu {
 namespace {
 
-/// One thread per core. If usable_cores() is lower than the number of cores of all nodes, the number of threads is
-/// reduced in proportion.
+/// Returns one thread per core. If usable_cores() is lower than the number of cores of all nodes, the number of threads
+/// is reduced in proportion.
 int threads_for(const CoreSet& cores) {
   size_t all = 0;
   for (const Node& node : machine_nodes()) all += node.cores.size();
@@ -39,8 +39,8 @@ CpuDevice::CpuDevice(BackendReg& reg, std::string name, Share share)
   most_threads_ = share_.threads;
 }
 
-// Stored measurements of a device are keyed by this text. So the text contains every setting that changes the device's
-// speed.
+// This text is the key under which measurements of a device are stored. So the text contains every setting that changes
+// the device's speed.
 std::string CpuDevice::description() const {
   const auto count = static_cast<int>(cores().cores.size());
   std::string text = fmt::format("{}, {} core{}", cpu_model(), count, count == 1 ? "" : "s");
@@ -70,7 +70,7 @@ DeviceProps CpuDevice::props() const {
 std::unique_ptr<Backend> CpuDevice::init(std::string_view params) {
   const Params parsed(name_, params, {"threads"});
   const int threads = static_cast<int>(parsed.integer("threads", share_.threads, 1, kMaxThreads));
-  kernels();  // throws for a bad SHOAL_CPU_ISA here instead of in the stream
+  kernels();  // throws here instead of in the stream if SHOAL_CPU_ISA is invalid
   expect_threads(threads);
   return std::make_unique<CpuBackend>(*this, threads);
 }
@@ -102,14 +102,14 @@ std::unique_ptr<Event> CpuDevice::new_event() {
 
 void CpuDevice::take(size_t size) {
   require<DeviceError>(size <= max_size(),
-                       "[{}] one allocation is limited to {}, {} were requested: split the tensor over more devices",
+                       "[{}] an allocation is limited to {}, but {} were requested: split the tensor over more devices",
                        name_, format_bytes(max_size()), format_bytes(size));
   const size_t before = used_.fetch_add(size);
   const std::optional<size_t>& limit = share_.limits.memory;
   const size_t free = limit ? *limit - std::min(before, *limit) : node_memory(node()).free;
   if (size <= free) return;
   used_ -= size;
-  fail<OutOfMemory>("[{}] out of memory: {} asked for, {} free: use more devices, or give this device a smaller share",
+  fail<OutOfMemory>("[{}] out of memory: {} requested, {} free: use more devices, or give this device a smaller share",
                     name_, format_bytes(size), format_bytes(free));
 }
 
@@ -124,7 +124,7 @@ void CpuFamily::configure(std::string_view text) {
   const std::lock_guard lock(mutex_);
   int uses = 0;
   for (const auto& device : owned_) uses += device->uses();
-  require<InvalidArgument>(uses == 0, "CPU devices cannot be configured again: {} backends and buffers use them", uses);
+  require<InvalidArgument>(uses == 0, "CPU devices cannot be changed while {} backends and buffers use them", uses);
   make_devices(settings);
 }
 

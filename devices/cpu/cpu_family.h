@@ -1,4 +1,4 @@
-// The classes behind devices/cpu/cpu_device.h: the device and its family. Thread-safe.
+// Classes that implement devices/cpu/cpu_device.h: the device and its family. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -17,11 +17,12 @@ namespace shoal::cpu {
 
 class CpuDevice final : public Device {
  public:
-  /// The cores of one device, and its part of the family's settings.
+  /// The cores and settings of one device.
   struct Share {
     CoreSet cores;
-    int sharers = 1;      ///< number of devices on the same node; each reports an equal part of the node's memory
-    int threads = 0;      ///< 0 means one per core
+    int sharers = 1;      ///< number of devices on the same node; each device reports an equal part of the node's
+                          ///< memory
+    int threads = 0;      ///< 0 means one thread per core
     double slowdown = 1;  ///< see slowdown.h
     Limits limits;
   };
@@ -38,15 +39,15 @@ class CpuDevice final : public Device {
   BufferType& weights_type() override { return packed_; }
   std::unique_ptr<Buffer> buffer_from_host_ptr(void* data, size_t size) override { return mapped_.wrap(data, size); }
   bool supports_op(const Tensor& node) const override;
-  /// Whether the type is host memory, or packed weights of any CPU device.
+  /// Whether the type is host memory or the type for packed weights of any CPU device.
   bool supports_buffer_type(const BufferType& type) const override;
-  /// Scratch bytes that suffice for the default team and for every team that this device has had.
+  /// Bytes of scratch memory that suffice for the default team and for every team that this device has had.
   size_t workspace_size(const Tensor& node) const override;
   std::unique_ptr<Event> new_event() override;
 
   MappedBufferType& mapped_type() { return mapped_; }
   PackedBufferType& packed_type() { return packed_; }
-  /// Makes later workspaces large enough for teams of this size.
+  /// Makes the workspaces of later plans large enough for teams of this size.
   void expect_threads(int threads);
   const CoreSet& cores() const { return share_.cores; }
   int node() const { return share_.cores.node; }
@@ -63,7 +64,7 @@ class CpuDevice final : public Device {
 
   BackendReg& reg_;
   std::string name_;
-  Share share_;  ///< threads >= 1
+  Share share_;  ///< `share_.threads` is at least 1
   std::atomic<int> most_threads_;
   std::atomic<size_t> used_{0};
   std::atomic<int> uses_{0};
@@ -95,7 +96,7 @@ class CpuFamily final : public BackendReg {
   void make_devices(const Settings& settings) const;
 
   mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<CpuDevice>> owned_;  ///< includes devices of earlier configurations
+  mutable std::vector<std::unique_ptr<CpuDevice>> owned_;  ///< devices of the current and of earlier configurations
   mutable std::deque<std::vector<Device*>> lists_;         ///< the last list is current; earlier lists may be in use
 };
 

@@ -1,4 +1,4 @@
-// The named functions of the family "CPU" (devices/functions.h).
+// Optional functions of the family "CPU", which callers find by name (devices/functions.h).
 #include <fmt/format.h>
 #include <hwloc.h>
 

@@ -8,8 +8,8 @@
 namespace shoal::cpu {
 namespace {
 
-/// The team does not share a node with fewer scalar operations than this, because sharing would cost more than it
-/// saves.
+/// If a node has fewer scalar operations than this number, one thread runs it alone. Sharing the node would cost more
+/// time than it saves.
 constexpr int64_t kAloneWork = 16 * 1024;
 
 bool runs(const Tensor& node) {
@@ -20,15 +20,16 @@ int64_t work_of(const OpKernel& kernel, const Tensor& node) {
   return kernel.work != nullptr ? kernel.work(node) : node.elements();
 }
 
-/// Lets a step reuse the workspace contents of the previous step.
+/// If possible, lets a step reuse the workspace contents of the previous step.
 void follow(const Step& before, Step& step) {
   const OpKernel& kernel = kernel_for(step.node->op);
   if (kernel.can_follow == nullptr || step.workspace == nullptr) return;
-  if (step.alone != before.alone) return;  // each part may have its own data in the workspace
+  // Each part may store its own data in the workspace, so both steps must have the same number of parts.
+  if (step.alone != before.alone) return;
   step.follows = step.workspace == before.workspace && kernel.can_follow(*before.node, *step.node);
 }
 
-/// Returns the range; throws if the device cannot run it.
+/// Returns the range. Throws if the device cannot run it.
 const GraphRange& checked(const Device& device, const GraphRange& range) {
   check_supported(device, range);
   return range;
@@ -96,7 +97,7 @@ void CpuPlan::run(Team& team, int first, int last) {
 }
 
 void CpuPlan::describe(int first, int last, TraceSpan& span) const {
-  if (begins_[static_cast<size_t>(first)] == begins_[static_cast<size_t>(last)]) return;  // no node runs
+  if (begins_[static_cast<size_t>(first)] == begins_[static_cast<size_t>(last)]) return;  // no nodes to run
   span.describe_nodes(label_, begin_of(first), begin_of(last));
 }
 

@@ -1,6 +1,6 @@
-// CpuPlan: a graph range compiled for one CPU backend. The plan resolves everything that does not change between runs:
-// the nodes to run (without views and empty results), their kernels and workspaces, and whether the whole team shares a
-// node. The team runs the steps together (team.h).
+// CpuPlan is a graph range compiled for one CPU backend. The plan stores everything that does not change between runs.
+// For each node, it contains the kernel and the workspace. It also records whether the whole team shares the node. It
+// omits views and nodes with empty results. The team runs the steps together (team.h).
 #pragma once
 
 #include <vector>
@@ -15,12 +15,13 @@ namespace shoal::cpu {
 
 class CpuBackend;
 
-/// The steps of a range for a team of `threads`. All nodes must be placed and supported.
+/// The steps of a range for a team of `threads` threads. The device must support all nodes, and all nodes must be
+/// placed.
 std::vector<Step> compile_steps(const GraphRange& range, int threads);
 
 class CpuPlan final : public NodePlan {
  public:
-  /// Throws DeviceError if a node is not supported or memory is insufficient, and InvalidArgument if a source is not
+  /// Throws DeviceError if a node is not supported or memory is insufficient. Throws InvalidArgument if a source is not
   /// placed.
   CpuPlan(CpuBackend& backend, const GraphRange& range, const PlanOptions& options);
   /// Waits for the most recently queued run.
@@ -29,9 +30,9 @@ class CpuPlan final : public NodePlan {
   size_t allocated_bytes() const override { return NodePlan::allocated_bytes() + unpacked_.bytes(); }
 
   bool fits(const Graph& graph) const { return *graph.topology() == *topology_ && memory().can_move_to(graph); }
-  /// Moves the plan to a graph of the same topology. No run may be queued.
+  /// Moves the plan to a graph of the same topology. No run may be queued at this time.
   void move_to(Graph& graph);
-  /// Runs segments [first, last) on the worker's thread. Throws Aborted.
+  /// Runs segments [first, last) on the worker's thread. Throws Aborted if the abort callback stops the run.
   void run(Team& team, int first, int last);
   /// Describes a run of segments [first, last) for a trace.
   void describe(int first, int last, TraceSpan& span) const;
@@ -43,13 +44,13 @@ class CpuPlan final : public NodePlan {
  private:
   void compile();
 
-  CpuBackend& backend_;  ///< see has_backend()
-  int threads_;          ///< maximum threads of a run; the workspaces are sized for them
+  CpuBackend& backend_;  ///< valid only if has_backend()
+  int threads_;          ///< maximum number of threads of a run; the workspaces are large enough for this number
   std::string label_;
   std::shared_ptr<const Topology> topology_;
   std::vector<Step> steps_;
   UnpackedSources unpacked_;
-  std::vector<size_t> begins_;  ///< index of each segment's first step; then the number of steps
+  std::vector<size_t> begins_;  ///< index of each segment's first step, followed by the number of steps
   WaitWork last_run_{nullptr, 0};
 };
 

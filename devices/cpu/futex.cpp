@@ -28,8 +28,8 @@ void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, std::chron
                 Parking parking) {
   const int64_t ns = std::max<int64_t>(timeout.count(), 0);
   const timespec relative{.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
-  // The result is ignored. Whether the thread was woken, interrupted or timed out, or the word had changed, the caller
-  // reads the word again.
+  // The call returns after a wake-up, an interrupt or the time-out, or because the word had changed. In every case, the
+  // caller reads the word again. So the result is ignored.
   syscall(SYS_futex, &word, operation(FUTEX_WAIT, parking), expected, &relative, nullptr, 0);
 }
 

@@ -1,5 +1,5 @@
-// Lets threads park on a 32-bit word with a Linux futex. std::atomic::wait is no replacement: it has no timeout, spins
-// by its own rules, and cannot wait for other processes.
+// Lets threads park on a 32-bit word with a Linux futex. std::atomic::wait cannot replace these functions, because it
+// has no timeout, decides itself how long it spins, and cannot wait for other processes.
 #pragma once
 
 #include <atomic>
@@ -8,11 +8,11 @@
 
 namespace shoal::cpu {
 
-/// kOwn: only threads of this process park on a word, which is cheaper. kShared: threads of all processes that share
-/// the word's memory.
+/// - kOwn: only threads of this process park on a word. This mode is cheaper.
+/// - kShared: threads of all processes that share the word's memory may park on the word.
 enum class Parking : uint8_t { kOwn, kShared };
 
-/// Sleeps while `word` holds `expected`, for at most `timeout`. May wake spuriously.
+/// Sleeps for at most `timeout` while `word` contains `expected`. May wake spuriously.
 void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds timeout,
                 Parking parking = Parking::kOwn);
 void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected);

@@ -10,7 +10,7 @@
 
 namespace shoal::cpu {
 
-// Defined in kernels/table.cpp, once per level.
+// Each level defines its kernels in kernels/table.cpp.
 namespace baseline {
 extern const Kernels kKernels;
 }
@@ -36,8 +36,8 @@ bool always() {
 }
 
 #ifdef SHOAL_X86
-// These checks match the compiler flags of each level in cmake/library.cmake. f16c is not checked, because Clang 14
-// does not accept the name here, and every processor with AVX2 has f16c.
+// These checks match the compiler flags of each level in cmake/library.cmake. f16c is not checked because Clang 14 does
+// not accept this name. Every processor with AVX2 has f16c.
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
 }
@@ -48,7 +48,8 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vnni");
 }
 
-/// The kernels of avx512. If the processor has VBMI, kernels for packed rows of more types are added.
+/// The kernels of the level avx512. If the processor has VBMI, the result also contains kernels for packed rows of more
+/// types.
 const Kernels& avx512_kernels() {
   static const Kernels kernels = [] {
     Kernels all = avx512::kKernels;
@@ -84,7 +85,7 @@ std::string_view level_in_use() {
   for (const Level& level : kLevels) {
     if (level.usable() && &level.kernels() == chosen) return level.name;
   }
-  check(false, "the kernels in use belong to no level");
+  check(false, "the kernels in use belong to no instruction-set level");
   return "";
 }
 
@@ -108,7 +109,7 @@ const Kernels& kernels_of(std::string_view name) {
   for (const Level& level : kLevels) {
     if ((name.empty() || name == level.name) && level.usable()) best = &level.kernels();
   }
-  require<InvalidArgument>(best, "[SHOAL_CPU_ISA] expected one of {}, got '{}'; unset it to get the best",
+  require<InvalidArgument>(best, "[SHOAL_CPU_ISA] expected one of {}, got '{}'; unset the variable for the best level",
                            fmt::join(usable_levels(), ", "), name);
   return *best;
 }

@@ -1,5 +1,5 @@
-// Instruction-set levels of the CPU kernels. Every file in devices/cpu/kernels is compiled once per level. The first
-// use chooses the best level of the processor, or the level named by SHOAL_CPU_ISA. Thread-safe.
+// Instruction-set levels of the CPU kernels. Every file in devices/cpu/kernels is compiled once per level. At first
+// use, the program chooses the best level of the processor, or the level named by SHOAL_CPU_ISA. Thread-safe.
 #pragma once
 
 #include <string>
@@ -16,13 +16,14 @@ const Kernels& kernels();
 /// Name of the level in use.
 std::string_view level_in_use();
 
-/// The compiled levels, simplest first.
+/// Names of the compiled levels. The simplest level is first.
 std::vector<std::string_view> built_levels();
 
-/// The compiled levels that this processor can run, simplest first: {"baseline", "avx2", "avx512"}.
+/// Names of the compiled levels that this processor can run. The simplest level is first: {"baseline", "avx2",
+/// "avx512"}.
 std::vector<std::string_view> usable_levels();
 
-/// The kernels of one level; "" is the best level. For an unknown name, throws InvalidArgument that lists
+/// The kernels of one level. The name "" selects the best level. For an unknown name, throws InvalidArgument that lists
 /// usable_levels().
 const Kernels& kernels_of(std::string_view level);
 

@@ -36,11 +36,12 @@ class Groups {
   size_t group_bytes() const { return group_bytes_; }
   size_t matrix_bytes() const { return static_cast<size_t>((rows_ + group_rows_ - 1) / group_rows_) * group_bytes_; }
 
-  /// Place of row `row`, counted over all matrices: byte offset of its group, index of the row in the group, and number
-  /// of rows from there to the group's end.
+  /// Location of a row. The argument is the number of the row, counted over all matrices. `offset` is the byte offset
+  /// of the row's group, and the member `row` is the index of the row in this group. `left` is the number of rows from
+  /// this row to the end of the group.
   struct Place {
     size_t offset;
-    int64_t row, left, count;  ///< count is the number of rows in the group
+    int64_t row, left, count;  ///< `count` is the number of rows in the group
   };
   Place find(int64_t row) const {
     const int64_t matrix = row / rows_, in_matrix = row % rows_, in_group = in_matrix % group_rows_;
@@ -94,7 +95,7 @@ class PackedBuffer final : public HostBuffer {
   }
   void do_alias(Tensor& tensor, const Tensor& placed) override {
     require<InvalidArgument>(!placed.is_view() || tensor.is_view() || !is_packed(placed),
-                             "[alias {}] {} is a view of a weight that is packed in {}: only a view can alias it",
+                             "[alias {}] {} is a view of a weight that is packed in {}: only views can alias this view",
                              tensor.name, describe(placed), type().name());
     HostBuffer::do_alias(tensor, placed);
   }
@@ -107,8 +108,8 @@ class PackedBuffer final : public HostBuffer {
         [&](std::byte* to, size_t done, size_t length) { std::memcpy(to, from + done, length); });
   }
 
-  /// If the rows have gaps only in host memory (a device's columns of a matrix), they are gathered and packed in whole
-  /// groups.
+  /// If the rows have gaps only in host memory, this function first copies them into one block, then packs whole
+  /// groups. Such gaps occur when a device stores some columns of a matrix.
   void do_set_2d(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override {
     if (rows.stride != rows.row_bytes || !is_packed(tensor)) return Buffer::do_set_2d(tensor, data, host_stride, rows);
     const auto* from = static_cast<const std::byte*>(data);
@@ -140,7 +141,8 @@ class PackedBuffer final : public HostBuffer {
   }
 
  private:
-  /// For bytes [offset, offset + size), calls f(row of the storage, byte in the row, bytes done before, bytes).
+  /// Visits bytes [offset, offset + size) row by row. For each row, calls f(number of the row in the storage, first
+  /// byte in the row, number of bytes visited before, number of bytes in the row).
   template <class F>
   static void for_each_row(const Tensor& tensor, const Groups& groups, size_t offset, size_t size, F&& f) {
     for_each_piece(tensor, offset, size, [&](size_t at, size_t done, size_t length) {
@@ -154,15 +156,15 @@ class PackedBuffer final : public HostBuffer {
   }
 
   /// Changes bytes [offset, offset + size). If the range covers a whole group and whole(done) is not nullptr, the group
-  /// is packed directly from host memory at whole(done). Otherwise the group's rows are unpacked, changed by write(to,
-  /// done, length), and packed again. Only one thread at a time does this, because another thread may change other
-  /// bytes of the same group.
+  /// is packed directly from host memory at whole(done). Otherwise the rows of the group are unpacked, changed by
+  /// write(to, done, length) and packed again. Only one thread at a time changes groups, because another thread may
+  /// change other bytes of the same group.
   template <class Whole, class Write>
   void change(Tensor& tensor, size_t offset, size_t size, Whole&& whole, Write&& write) {
     Tensor& owner = *tensor.storage();
     const Groups groups(owner);
     const bool in_order = tensor.is_contiguous();
-    int64_t packed_up_to = 0;  // rows before this one were packed together with their whole group
+    int64_t packed_up_to = 0;  // rows before this row were packed together with their whole group
     for_each_row(tensor, groups, offset, size, [&](int64_t row, size_t in_row, size_t done, size_t length) {
       if (row < packed_up_to) return;
       const Groups::Place place = groups.find(row);
@@ -187,8 +189,8 @@ class PackedBuffer final : public HostBuffer {
   CpuDevice& device_;
   DeviceUse use_;
   std::mutex mutex_;
-  std::vector<Tensor> packed_;  ///< copies of the packed tensors in this buffer; the originals may be destroyed before
-                                ///< clear()
+  std::vector<Tensor> packed_;  ///< copies of the packed tensors in this buffer, because the originals may be destroyed
+                                ///< before clear()
 };
 
 }  // namespace

@@ -1,9 +1,8 @@
-// Memory of a CPU device that stores weights packed: the rows of a matrix are interleaved in groups, in the order that
-// matrix products read fastest (devices/cpu/kernels/packed_layout.h). It is an extra buffer type of the device,
-// "CPU0_Packed". Setting a tensor packs it, and getting it unpacks it bit for bit, so that only kernels see the
-// difference. Tensor::data does not have the standard layout, so this is not host memory.
-//
-// Only packable matrices are packed (is_packable); all other weights are stored as usual. mul_mat, mul_mat_id and
+// Memory of a CPU device in which weights are packed. The rows of a packed matrix are interleaved in groups, in the
+// order in which matrix products read the matrix fastest (devices/cpu/kernels/packed_layout.h). The buffer type is an
+// extra type of the device, "CPU0_Packed". Setting a tensor packs it. Getting a tensor unpacks it bit for bit. So only
+// kernels see the packed layout. Tensor::data does not have the standard layout, so the type is not host memory. Only
+// packable matrices are packed (is_packable). All other weights have the standard layout. mul_mat, mul_mat_id and
 // get_rows read packed rows. For other ops, a plan unpacks the weights in each run.
 #pragma once
 
@@ -26,28 +25,28 @@ class PackedBufferType final : public CpuBufferType {
   bool is_host() const override { return false; }
 };
 
-/// Whether the tensor is a persistent weight with enough rows and a type that kernels read packed. Depends on the
-/// tensor alone.
+/// Whether the tensor is a persistent weight with enough rows and with a type that kernels can read in packed layout.
+/// The result depends only on the tensor.
 bool is_packable(const Tensor& tensor);
 
-/// Whether the tensor, or the tensor that it is a view of, is stored packed.
+/// Whether the tensor is stored packed. For a view, whether the base of the view is stored packed.
 bool is_packed(const Tensor& tensor);
 
-/// The groups of a packed tensor, or of a view of whole groups.
+/// The groups of a packed tensor, or of a view that consists of whole groups.
 struct PackedMatrices {
   const std::byte* first = nullptr;  ///< first group of the first matrix
   size_t group_bytes = 0;
-  size_t matrix_bytes = 0;  ///< bytes from one matrix to the next, in the order of axes 2 and 3
+  size_t matrix_bytes = 0;  ///< bytes between the starts of successive matrices, which are in the order of axes 2 and 3
 };
-/// Returns nullopt if the tensor is not packed, is empty, begins inside a group, or differs from its storage in row
-/// length or strides.
+/// Returns nullopt if the tensor is not packed, is empty or begins inside a group. Also returns nullopt if the tensor
+/// differs from its storage in row length or strides.
 std::optional<PackedMatrices> packed_matrices(const Tensor& tensor);
 
-/// Unpacks rows [begin, end) of a packed tensor that is not a view. Row numbers count over axes 1 to 3. Row r is
-/// written at byte r * strides[1] of `to`. Never fails or allocates.
+/// Unpacks rows [begin, end) of a packed tensor that is not a view. Rows are numbered over axes 1 to 3. Row r is
+/// written to byte r * strides[1] of `to`. Never fails or allocates.
 void unpack_rows(const Tensor& packed, int64_t begin, int64_t end, std::byte* to);
 
-/// Whether the node can read its packed source `index` without unpacking.
+/// Whether the node can read its source number `index` in packed layout.
 bool reads_packed(const Tensor& node, size_t index);
 
 }  // namespace shoal::cpu

@@ -21,8 +21,8 @@ struct Text {
   char separator = ',';
 };
 
-/// Returns the text of the parameter, or of the environment variable if the parameter is not given. An empty variable
-/// counts as unset.
+/// Returns the text of the parameter. If `params` omits the parameter, returns the text of the environment variable. An
+/// empty variable counts as unset.
 Text find(const Params& params, std::string_view key, const char* variable) {
   if (params.has(key)) return {fmt::format("CPU: parameter '{}'", key), params.text(key), '+'};
   const char* value = std::getenv(variable);
@@ -39,7 +39,7 @@ double parse_factor(std::string_view what, std::string_view text) {
   return value;
 }
 
-/// Parses each number with parse(name for messages, text, whether the list contains several numbers).
+/// Parses a list. For each number, calls parse(name for messages, text, whether the list contains several numbers).
 template <class Number, class Parse>
 PerDevice<Number> parse_list(const Text& text, Parse parse) {
   PerDevice<Number> list{text.origin, {}};
@@ -55,13 +55,14 @@ PerDevice<Number> parse_list(const Text& text, Parse parse) {
   return list;
 }
 
-/// `devices` is 0 if the number of devices is not given.
+/// Checks the length of a list. If `devices` is 0, no setting has given the number of devices, and the list sets this
+/// number.
 template <class Number>
 void check_count(const PerDevice<Number>& list, int& devices) {
   const int count = static_cast<int>(list.numbers.size());
   if (!list.one_each()) return;
   if (devices == 0) devices = count;
-  require<InvalidArgument>(count == devices, "{} has {} numbers for {} CPU device{}: give one for each, or one for all",
+  require<InvalidArgument>(count == devices, "{} has {} numbers for {} CPU device{}: give one, or one per device",
                            list.origin, count, devices, devices == 1 ? "" : "s");
 }
 

@@ -1,7 +1,8 @@
-// Number and properties of the CPU devices, from the environment and configure(). This code checks the values. Each
-// value has an origin for error messages.
+// Number and properties of the CPU devices, from the environment or configure(). This code checks the values. Error
+// messages name the origin of each value. These two examples make the same devices:
 //
-//   SHOAL_CPU_DEVICES=2 SHOAL_CPU_THREADS=1,3 SHOAL_CPU_SLOWDOWN=2,1 configure("devices=2,threads=1+3,slowdown=2+1")
+//   SHOAL_CPU_DEVICES=2 SHOAL_CPU_THREADS=1,3 SHOAL_CPU_SLOWDOWN=2,1
+//   configure("devices=2,threads=1+3,slowdown=2+1")
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,13 @@
 
 namespace shoal::cpu {
 
-/// Limits for tests and for sharing a machine.
+/// Memory limits, for tests and for machines that several programs share.
 struct Limits {
-  size_t max_size = std::numeric_limits<size_t>::max();  ///< of one allocation
-  std::optional<size_t> memory;                          ///< of all allocations of a device
+  size_t max_size = std::numeric_limits<size_t>::max();  ///< maximum bytes of one allocation
+  std::optional<size_t> memory;                          ///< maximum bytes of all allocations of a device
 };
 
-/// One number per device, one number for all devices, or none.
+/// A setting with one number per device, one number for all devices, or no number.
 template <class Number>
 struct PerDevice {
   std::string origin;
@@ -33,14 +34,15 @@ struct PerDevice {
 };
 
 struct Settings {
-  int devices = 0;             ///< 0 means one per NUMA node
-  PerDevice<int> threads;      ///< 0 means one per core
+  int devices = 0;             ///< 0 means one device per NUMA node
+  PerDevice<int> threads;      ///< 0 means one thread per core
   PerDevice<double> slowdown;  ///< 1 to kMaxSlowdown
   Limits limits;
 };
 
-/// Reads "devices=2,threads=1+3,slowdown=1+2.5,max_size=1M,memory=512M". Settings that are not given come from the
-/// environment. Without `devices`, a list with several numbers sets the number of devices. Throws InvalidArgument.
+/// Reads settings such as "devices=2,threads=1+3,slowdown=1+2.5,max_size=1M,memory=512M". Settings that `params` omits
+/// come from the environment. Without `devices`, a list of several numbers sets the number of devices. Throws
+/// InvalidArgument.
 Settings read_settings(std::string_view params);
 
 }  // namespace shoal::cpu

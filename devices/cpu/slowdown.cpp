@@ -11,7 +11,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-/// Maximum delay with which a sleeping thread wakes: timer slack (50 us) plus the time of the wake-up itself.
+/// Maximum delay with which a sleeping thread wakes. The delay consists of the timer slack (50 us) and the time of the
+/// wake-up itself.
 constexpr microseconds kLate{150};
 /// Shorter sleeps are not worthwhile.
 constexpr microseconds kWorthSleeping{100};

@@ -11,7 +11,7 @@
 namespace shoal::cpu {
 namespace {
 
-// The number and parts of Team::open_ in one word.
+// Team::open_ is one word that contains the number of the open step and its number of parts.
 constexpr int kPartBits = 16;
 constexpr uint64_t kDissolve = (1 << kPartBits) - 1;
 uint64_t opened(uint64_t number, uint64_t parts) {
@@ -25,14 +25,14 @@ int parts_of(uint64_t open) {
 }
 static_assert(kMaxThreads < static_cast<int>(kDissolve));
 
-/// Time that a thread waits after its own part before it takes parts of other threads. On a machine without other load,
-/// the other threads are about to begin their parts.
+/// After its own part, a thread waits for this time before it claims parts of other threads. On a machine without other
+/// load, the other threads are about to begin their own parts.
 constexpr std::chrono::microseconds kPatience{1};
-/// Time that a thread spins for parts that other threads have begun, before it parks. It is shorter than kSpinTime, the
-/// spin time between rounds, in which the host works. On a machine without other load, threads finish a shared step
-/// within microseconds of each other.
+/// Time that a thread spins while other threads finish their parts, before it parks. This time is shorter than
+/// kSpinTime, the time that threads spin between rounds while the host works. On a machine without other load, all
+/// threads finish a shared step within a few microseconds.
 constexpr std::chrono::microseconds kStepSpin{50};
-/// Maximum number of steps that a thread skips while it does not get a core in time.
+/// Maximum number of steps that a thread skips if it does not get a core in time.
 constexpr uint64_t kLongestNap = 256;
 
 }  // namespace
@@ -46,11 +46,11 @@ void Team::lead(const std::function<void()>& body) {
 #pragma omp parallel num_threads(wanted_)
   {
     const int thread = omp_get_thread_num();
-    bind();  // every thread binds itself: OpenMP may have bound it elsewhere
+    bind();  // every thread binds itself, because OpenMP may have bound it to other cores
     if (thread == 0) {
       size_ = omp_get_num_threads();
       body();
-      number_ += kLongestNap + 1;  // larger than every nap, so that all threads wake
+      number_ += kLongestNap + 1;  // adds more than the longest nap, so that all threads wake
       open_.advance_to(opened(number_, kDissolve));
     } else {
       help(thread);
@@ -104,7 +104,7 @@ void Team::help(int thread) {
   }
 }
 
-/// Runs available parts of the step `open`.
+/// Runs available parts of the open step. `open` is the value of open_.
 void Team::take_parts(int thread, uint64_t open) {
   const int parts = parts_of(open);
   const uint64_t number = number_of(open);
@@ -119,8 +119,8 @@ void Team::take_parts(int thread, uint64_t open) {
   }
 }
 
-/// The thread that has finished the last part of a step, or that begins a round, calls this. It runs unshared steps
-/// from `index` on, then opens the next shared step or ends the round.
+/// A thread calls this function when it begins a round or has finished the last part of a step. The function runs
+/// unshared steps, beginning with `index`. Then it opens the next shared step or ends the round.
 void Team::go_on(size_t index) {
   done_.store(0, std::memory_order_relaxed);
   for (; index < steps_.size() && stopped_ == nullptr; ++index) {
@@ -139,10 +139,10 @@ void Team::go_on(size_t index) {
   open_.advance_to(opened(last_, 0));
 }
 
-/// Returns when a later step is open, or when the round ends, which has number `last`. Spins, then parks. A thread
-/// parks during a round for one of two reasons: another thread, which it waits for, has lost its core, or the parking
-/// thread shares its core with a third thread. In both cases, the parking thread skips steps, which other threads run.
-/// It skips twice as many steps each time, until a step opens while it spins.
+/// Returns when a later step is open or when the round ends. `last` is the number that marks the end of the round. The
+/// thread spins, then parks. A thread parks during a round for one of two reasons. Either it waits for a thread that
+/// has lost its core, or it shares its own core with another thread. In both cases, the parking thread skips steps, and
+/// other threads run them. The number of skipped steps doubles each time, until a step opens while the thread spins.
 void Team::wait(uint64_t open, uint64_t last, uint64_t& naps) const {
   const uint64_t number = number_of(open);
   const bool in_round = parts_of(open) > 0;

@@ -1,22 +1,24 @@
-// Team: the threads of one CPU backend, including the worker. They form an OpenMP parallel region that lasts as long as
-// the backend. All threads run each plan together; between plans, all threads except the worker wait.
+// A Team consists of the threads of one CPU backend, including the worker. These threads form an OpenMP parallel region
+// that lasts as long as the backend. All threads run each plan together. Between plans, all threads except the worker
+// wait.
 //
-// The team uses OpenMP because its runtime creates the threads, limits them by the usual environment variables, and is
-// known to debuggers, profilers and the thread sanitizer. The team binds its threads to cores itself, because
-// OMP_PROC_BIND would place the teams of all devices on the same cores. There is one long region because idle threads
-// of the runtime spin for milliseconds, unless the process has more threads than cores. Spinning threads would keep
-// other programs, or each other, from their cores.
+// The team uses OpenMP for three reasons. The OpenMP runtime creates the threads. The usual environment variables can
+// limit the number of threads. Debuggers, profilers and the thread sanitizer support OpenMP. The team itself binds its
+// threads to cores, because OMP_PROC_BIND would place the teams of all devices on the same cores. The team uses one
+// long region instead of many short regions. After a short region, idle threads of the runtime would spin for
+// milliseconds, unless the process has more threads than cores. Spinning threads would keep other threads and programs
+// from using the cores.
 //
-// No thread waits for another thread to arrive. Free threads take the parts of a shared step (claims.h). The thread
-// that finishes the last part continues: it runs the following unshared steps and opens the next shared step. So a
-// thread that has lost its core to another program delays only its current piece, and the other threads do the rest.
+// No thread waits for another thread to begin a step. Free threads claim the parts of a shared step (claims.h). The
+// thread that finishes the last part runs the following unshared steps and opens the next shared step. So a thread that
+// has lost its core to another program delays only its current piece. The other threads process the remaining pieces.
 //
 //   step 1, shared    |part 0|  |part 1|
 //   step 2, alone                       |======|
 //   step 3, shared                              |part 0|  |part 1|
 //
-// open_ contains the number of the open step and its number of parts. 0 parts mean that no round is running. Idle
-// threads wait for open_ to change.
+// A round is one call of run(). open_ contains the number of the open step and its number of parts. If the number of
+// parts is 0, no round is running. Idle threads wait until open_ changes.
 #pragma once
 
 #include <atomic>
@@ -32,33 +34,35 @@
 
 namespace shoal::cpu {
 
-/// A node of a plan, or the preparation of a node, that is ready to run.
+/// A node of a plan, or the preparation of a node. A Step contains all data that it needs to run.
 struct Step {
   void (*run)(const TeamContext& ctx, Tensor& node) = nullptr;
   Tensor* node = nullptr;
   std::byte* workspace = nullptr;
-  bool alone = false;    ///< whether it has one part because it is too small to share
-  bool follows = false;  ///< TeamContext::follows
+  bool alone = false;    ///< whether the step has one part because it is too small to share
+  bool follows = false;  ///< value for TeamContext::follows
 };
 
 class Team {
  public:
-  /// `threads` is at least 1. The threads count as computing threads while the team exists. They are bound to `cores`;
-  /// if `cores` is empty or binding is not permitted, the system places them. For `slowdown` see slowdown.h.
+  /// `threads` is at least 1. The threads count as computing threads (waiting.h) while the team exists. They are bound
+  /// to `cores`. If `cores` is empty or binding is not permitted, the operating system places the threads. For
+  /// `slowdown` see slowdown.h.
   explicit Team(int threads, std::vector<int> cores = {}, double slowdown = 1)
       : count_(threads), wanted_(threads), cores_(std::move(cores)), slowdown_(slowdown), claims_(threads) {}
 
-  /// Forms the team, calls `body` on this thread (thread 0 of the team), and dissolves the team when `body` returns.
-  /// `body` must not throw.
+  /// Forms the team and calls `body` on the calling thread, which is thread 0 of the team. Dissolves the team when
+  /// `body` returns. `body` must not throw.
   void lead(const std::function<void()>& body);
-  /// Runs the steps. Must be called inside lead(), on its thread. A shared step has `threads` parts, at most one per
-  /// thread of the team. Returns nullptr when all steps are done. If the abort callback stopped the run, returns the
-  /// first node that did not run; on a slowed device this may be the last node, although it did run. Does not allocate.
+  /// Runs the steps. Only the thread that called lead() may call this function, from inside `body`. A shared step has
+  /// `threads` parts, but no more parts than the team has threads. Returns nullptr when all steps are done. If the
+  /// abort callback stopped the run, returns the first node that did not run. On a slowed device, the result may also
+  /// be the last node although it did run. Does not allocate.
   const Tensor* run(std::span<const Step> steps, int threads);
-  /// One thread at a time calls the callback before each step, and while a slowed device waits. Must not be set while
-  /// steps run.
+  /// One thread at a time calls the callback before each step, and also while a slowed device waits. The callback must
+  /// not be set while steps run.
   void set_abort_callback(AbortCallback callback) { abort_ = std::move(callback); }
-  /// Number of threads in the team. It is lower than requested if the user limits OpenMP.
+  /// Number of threads in the team. It is less than requested if the user limits the threads of OpenMP.
   int size() const { return size_; }
 
  private:
@@ -76,17 +80,18 @@ class Team {
   double slowdown_;
   int size_ = 1;
   AbortCallback abort_;
-  // State of the round. One thread at a time writes it, between the end of a step and the opening of the next step.
-  // Threads that have claimed a part of the open step read it.
+  // State of the round. One thread at a time writes this state, after the end of a step and before it opens the next
+  // step. Threads that have claimed a part of the open step read the state.
   std::span<const Step> steps_;
   int parts_ = 1;
   size_t index_ = 0;                 ///< index of the open step
   const Tensor* stopped_ = nullptr;  ///< the node before which the abort callback stopped the round
-  uint64_t number_ = 0;              ///< number of the open step, or of the end of the round
-  uint64_t last_ = 0;                ///< number of the end of the round
+  uint64_t number_ = 0;              ///< number of the open step, or number that marks the end of the round
+  uint64_t last_ = 0;                ///< number that marks the end of the round
   Claims claims_;
   alignas(kCacheLine) std::atomic<int> done_{0};  ///< number of finished parts of the open step
-  alignas(kCacheLine) Counter open_;              ///< number of the open step and its parts in one word, see opened()
+  alignas(kCacheLine) Counter open_;              ///< number of the open step and its number of parts, packed into one
+                                                  ///< word; see opened()
 };
 
 }  // namespace shoal::cpu

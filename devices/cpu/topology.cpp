@@ -19,12 +19,12 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
-/// Memory of at least this size is in huge pages.
+/// Memory of at least this many bytes is in huge pages.
 constexpr size_t kWorthHugePages = 2 * kHugePage;
-/// Memory of at least this size is bound to a node.
+/// Memory of at least this many bytes is bound to a node.
 constexpr size_t kWorthBinding = 64 * 1024;
 
-/// All data from hwloc. It lives until the process exits, because devices of static duration may need it.
+/// All data from hwloc. This object exists until the process exits, because devices of static duration may need it.
 struct Machine {
   hwloc_topology_t topology = nullptr;
   std::vector<Node> nodes;
@@ -97,7 +97,8 @@ const Machine& machine() {
   return instance;
 }
 
-/// Sums the "Key:  123 kB" lines with these keys. Words before a key are skipped ("Node 0 MemFree:").
+/// Sums the values of the lines "Key:  123 kB" that have one of these keys. Words before a key, such as in "Node 0
+/// MemFree:", are skipped.
 size_t meminfo_bytes(const std::string& path, std::initializer_list<std::string_view> keys) {
   std::ifstream file(path);
   std::string word;
@@ -113,7 +114,7 @@ size_t meminfo_bytes(const std::string& path, std::initializer_list<std::string_
   return sum;
 }
 
-/// Binds the pages to `node`. If that is not permitted, the pages may come from any node.
+/// Binds the pages to `node`. If binding is not permitted, the pages may come from any node.
 void bind_memory(void* data, size_t size, int node) {
   hwloc_bitmap_t set = hwloc_bitmap_alloc();
   if (set == nullptr) return;
@@ -147,14 +148,14 @@ std::byte* map_huge_pages(size_t size) {
   return data;
 }
 
-/// Whether memory of this size has its own mapping. Memory bound to a node must have one: pages of the heap would stay
-/// on that node after they are freed, and later allocations would reuse them.
+/// Whether memory of this size has its own mapping. Memory bound to a node must have its own mapping. Otherwise freed
+/// pages of the heap would stay on that node, and later allocations would reuse them.
 bool is_mapped(size_t size) {
   return size >= kWorthHugePages || (size >= kWorthBinding && machine_nodes().size() > 1);
 }
 
-/// Index of the first core of each of `parts` devices among `count` cores, then the end of the last device's cores; see
-/// divide_cores.
+/// Divides `count` cores among `parts` devices (see divide_cores). Returns the index of the first core of each device.
+/// The last entry of the result is the index after the cores of the last device.
 std::vector<size_t> first_cores(size_t count, size_t parts, std::span<const int> threads) {
   const auto weight = [&](size_t i) { return threads.size() == parts ? static_cast<size_t>(threads[i]) : 1; };
   size_t all = 0;
@@ -180,7 +181,7 @@ DeviceMemory memory_of(int node) {
   const DeviceMemory memory{meminfo_bytes(path, {"MemFree", "Inactive(file)", "SReclaimable"}),
                             meminfo_bytes(path, {"MemTotal"})};
   if (memory.total != 0) return memory;
-  const DeviceMemory all = machine_memory();  // some containers hide /sys
+  const DeviceMemory all = machine_memory();  // the node's memory is unknown, because some containers hide /sys
   return {all.free / machine_nodes().size(), all.total / machine_nodes().size()};
 }
 
@@ -192,7 +193,7 @@ std::vector<CoreSet> divide_cores(std::span<const Node> nodes, int devices, std:
     for (const Node& node : nodes) sets.push_back({node.number, node.cores});
     return sets;
   }
-  std::vector<std::pair<int, int>> cores;  // (core, node)
+  std::vector<std::pair<int, int>> cores;  // pairs of core and node
   for (const Node& node : nodes) {
     for (int core : node.cores) cores.emplace_back(core, node.number);
   }
@@ -259,7 +260,7 @@ size_t cache_bytes(std::span<const int> cores) {
 
 namespace {
 
-/// Reads the current limits. The process stays in its groups, so the folders do not change.
+/// Reads the current limits. The process stays in its groups. So the folders do not change.
 CgroupLimits control_groups() {
   static const std::vector<std::filesystem::path> folders = cgroup_folders();
   return read_cgroup(folders);
@@ -300,7 +301,7 @@ bool bind_thread(std::span<const int> cores) noexcept {
 void* allocate_on_node(size_t size, int node) noexcept {
   const size_t alignment = is_mapped(size) ? kPage : kAlignment;
   const size_t rounded = round_up(std::max<size_t>(size, 1), alignment);
-  if (rounded < size) return nullptr;  // the addition in rounding up overflowed
+  if (rounded < size) return nullptr;  // rounding up has overflowed
   if (!is_mapped(size)) return std::aligned_alloc(alignment, rounded);
   std::byte* data = size >= kWorthHugePages ? map_huge_pages(rounded) : map_pages(rounded);
   if (data != nullptr && node >= 0 && machine_nodes().size() > 1) bind_memory(data, rounded, node);

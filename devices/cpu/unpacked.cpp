@@ -9,7 +9,7 @@ bool is_unreadable(const Tensor& node, size_t i) {
   return node.src[i] != nullptr && is_packed(*node.src[i]) && !reads_packed(node, i);
 }
 
-/// Unpacks the source, a packed weight, into the node's memory.
+/// Unpacks the node's source, which is a packed weight, into the node's memory.
 void unpack(const TeamContext& ctx, Tensor& node) {
   const auto [begin, end] = share(ctx, node.rows());
   unpack_rows(*node.src[0], begin, end, node.data);

@@ -1,6 +1,7 @@
-// Unpacks packed weights (packed_buffer.h) for ops that cannot read them packed. In each run, a step before the first
-// such node unpacks the weight into memory of the plan. These nodes run as copies that have the unpacked weights as
-// sources. No model needs this, but a device must run every graph.
+// Unpacks packed weights (packed_buffer.h) for ops that cannot read the packed layout. Before the first node with such
+// an op, an extra step of each run unpacks the weight into memory of the plan. The plan replaces the nodes with such
+// ops by copies whose sources are the unpacked weights. No model needs this unpacking, but a device must run every
+// graph.
 #pragma once
 
 #include <deque>
@@ -13,8 +14,9 @@ namespace shoal::cpu {
 
 class UnpackedSources {
  public:
-  /// Inserts an unpacking step before each step that needs one, and replaces the node of that step by a copy. The steps
-  /// are valid while this object exists. Drops the data of an earlier call.
+  /// For each weight that must be unpacked, inserts an unpacking step before the first step that needs this weight.
+  /// Replaces the nodes that need unpacked weights by copies. The steps are valid while this object exists. Drops the
+  /// data of an earlier call.
   void insert_into(std::vector<Step>& steps);
   /// Bytes of memory for unpacked weights.
   size_t bytes() const;

@@ -19,14 +19,15 @@ std::atomic<int> computing_threads{0};
 
 using Clock = std::chrono::steady_clock;
 
-/// Longer than the host needs between two tokens, and shorter than the system's time slices for other programs.
+/// This time is longer than the host needs between two tokens, and shorter than the time slices that the system gives
+/// to other programs.
 constexpr std::chrono::microseconds kSlice{500};
 constexpr std::chrono::milliseconds kShortestRefusal{20}, kLongestRefusal{1000};
 
-/// Yields this core to a host thread. If every core has a computing thread, a host thread that is ready runs only when
-/// a computing thread yields, and all computing threads may depend on its progress. If another program takes the core
-/// instead, the yield costs a whole time slice. This thread then does not yield for some time. If a yield is costly
-/// again soon after, that time doubles.
+/// Yields this core to a host thread. If every core has a computing thread, a ready host thread runs only when a
+/// computing thread yields. All computing threads may depend on the host thread's progress. If another program takes
+/// the core instead, the yield costs a whole time slice. After such a yield, this thread does not yield for a period.
+/// If a yield soon after this period is also costly, the next period is twice as long.
 void yield_core() {
   thread_local Clock::time_point refused_until;
   thread_local std::chrono::milliseconds refusal = kShortestRefusal;
@@ -68,7 +69,7 @@ bool may_spin(Waiter waiter) {
 void Counter::advance_to(uint64_t value) {
   value_.store(value);
   if (value < wanted_.load()) return;
-  wanted_.store(kNone);  // threads that wait for a larger value set it again
+  wanted_.store(kNone);  // threads that wait for a larger value lower wanted_ again
   calls_.fetch_add(1);
   futex_wake_all(calls_);
 }

@@ -1,7 +1,7 @@
-// WorkQueue: a first-in, first-out queue without locks, for one pushing and one popping thread. Items are stored in
-// segments of fixed size. Emptied segments return to the pushing side, so a queue that has reached its maximum length
-// never allocates again. The length is unbounded: if a full queue blocked, two backends that wait for each other could
-// deadlock. The queue does not wait for items; the worker counts them and waits.
+// WorkQueue is a lock-free first-in, first-out queue for one pushing thread and one popping thread. Items are stored in
+// segments of fixed size. Empty segments return to the pushing thread. So a queue that has reached its maximum length
+// never allocates again. The length is unbounded. If a full queue blocked instead, two backends that wait for each
+// other could deadlock. The queue does not wait for items. The worker counts the items and waits for them.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ class WorkQueue {
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
 
-  /// The caller publishes the item by a release store to its own count of items.
+  /// After the push, the caller publishes the item with a release store to its own count of items.
   void push(const Item& item) {
     if (push_index_ == kSegmentItems) {
       Segment* segment = take_segment();
@@ -39,7 +39,7 @@ class WorkQueue {
     push_segment_->items[push_index_++] = item;
   }
 
-  /// The caller must know, by an acquire load, that an item has been pushed.
+  /// Before the pop, the caller must learn from an acquire load that an item has been pushed.
   Item pop() {
     if (pop_index_ == kSegmentItems) {
       Segment* empty = pop_segment_;
@@ -70,7 +70,7 @@ class WorkQueue {
     }
   }
 
-  /// Takes all recycled segments at once, so that only one thread pops from a list.
+  /// Takes all recycled segments at once. So only one thread pops segments from a list.
   Segment* take_segment() {
     if (spare_ == nullptr) spare_ = recycled_.exchange(nullptr, std::memory_order_acquire);
     if (spare_ == nullptr) return new Segment;
@@ -80,11 +80,11 @@ class WorkQueue {
     return segment;
   }
 
-  // Used only by the pushing thread.
+  // Only the pushing thread uses these members.
   Segment* push_segment_;
   size_t push_index_ = 0;
   Segment* spare_ = nullptr;
-  // Used only by the popping thread; on its own cache line.
+  // Only the popping thread uses these members, which are on a separate cache line.
   alignas(64) Segment* pop_segment_;
   size_t pop_index_ = 0;
   alignas(64) std::atomic<Segment*> recycled_{nullptr};

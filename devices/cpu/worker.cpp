@@ -13,7 +13,7 @@
 namespace shoal::cpu {
 namespace {
 
-/// Timelines are reused and never freed: see worker.h.
+/// Timelines are reused and never freed; see worker.h.
 class TimelinePool {
  public:
   static TimelinePool& instance() {
@@ -38,7 +38,7 @@ class TimelinePool {
   std::vector<Timeline*> free_;
 };
 
-// One overload per kind of work.
+// run_item() has one overload for each type of work.
 void run_item(const HostTask& task, Team&) {
   task.run(task.object, task.argument, false);
 }
@@ -64,7 +64,7 @@ void run_item(const CopyWork& work, Team&) {
   tensor_copy(*work.src, *work.dst);
 }
 
-// Descriptions of work in traces.
+// describe() names an item of work in traces.
 void describe(const ComputeWork& work, TraceSpan& span) {
   work.plan->describe(work.first, work.last, span);
 }
@@ -144,8 +144,8 @@ void Worker::serve() {
   }
 }
 
-// If work follows without a pause, its span begins at the end of the previous span, so a gap in a row is real idle
-// time. A host task describes itself (current_span()).
+// If an item follows the previous item without a pause, its span begins at the end of the previous span. So a gap in a
+// row is real idle time. A host task describes itself (current_span()).
 bool Worker::run_traced(const Work& work, bool follows) {
   TraceSpan span;
   span.begin_ns = follows && traced_until_ > 0 ? traced_until_ : trace_clock();
@@ -194,7 +194,7 @@ void Worker::wait_for(const WaitWork& work) {
   awaited_.store(nullptr, std::memory_order_release);
 }
 
-/// Stores the exception being handled, unless an earlier failure is stored.
+/// Stores the current exception, unless an earlier failure is stored.
 void Worker::keep_failure() {
   if (failure_ != nullptr) return;
   failure_ = std::current_exception();

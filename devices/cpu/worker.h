@@ -1,11 +1,11 @@
-// Worker: the thread behind a CPU backend. It takes work items from a queue in order, and leads a team to run plans.
-// The first failure is stored, and later work is skipped. However, host tasks still run and are informed of the
-// failure, and queued waits are still performed, because other streams may rely on the order. No item allocates memory
-// here.
+// A Worker is the thread that executes the work of a CPU backend. It takes work items from a queue in order, and leads
+// a team that runs plans. The worker stores the first failure and skips later work. However, host tasks still run and
+// learn of the failure. Queued waits are also still executed, because other streams may rely on the order. No item
+// allocates memory in the worker.
 //
-// A Timeline counts the items that a worker has finished. Events and cross-backend copies wait for positions on it: an
-// event stores only (timeline, number of items queued so far). Timelines are pooled, and their counts never fall, so a
-// wait may outlive its backend.
+// A Timeline counts the items that a worker has finished. Events and cross-backend copies wait for positions on a
+// timeline. An event stores only the timeline and the number of items queued so far. Timelines come from a pool, and
+// their counts never decrease. So a wait may outlive its backend.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,7 @@ struct alignas(kCacheLine) Timeline {
 
 struct ComputeWork {
   CpuPlan* plan;
-  int first, last;  ///< segments
+  int first, last;  ///< segments [first, last)
 };
 struct WaitWork {
   const Timeline* timeline;
@@ -45,12 +45,12 @@ using Work = std::variant<StopWork, HostTask, ComputeWork, SetWork, GetWork, Cop
 
 class Worker {
  public:
-  /// `threads` is the size of the team. `slowdown` is the factor by which the team is slowed (slowdown.h).
+  /// `threads` is the number of threads of the team. `slowdown` is the factor by which the team is slowed (slowdown.h).
   Worker(const std::string& name, std::vector<int> cores, int threads, double slowdown);
-  /// Finishes the queued work first. A failure that synchronize() has not yet thrown is lost.
+  /// First finishes the queued work. A failure that synchronize() has not yet thrown is lost.
   ~Worker();
 
-  /// Queues work. Only one thread at a time may call this. Returns the position after this work.
+  /// Queues work. Only one thread at a time may call this function. Returns the position after this work.
   uint64_t push(const Work& work);
   /// Between hold() and release(), the worker does not see pushed work until publish() is called.
   void hold() { ++holds_; }
@@ -59,15 +59,15 @@ class Worker {
   /// The position after all work queued so far.
   uint64_t position() const { return queued_count_; }
   const Timeline& timeline() const { return *timeline_; }
-  /// Must be called only while nothing is queued.
+  /// May be called only while no work is queued.
   void set_abort_callback(AbortCallback callback) { abort_ = std::move(callback); }
-  /// Cancels all work queued so far; see functions::kCancel. Callable from any thread.
+  /// Cancels all work queued so far; see functions::kCancel. Any thread may call this function.
   void cancel(std::string_view reason);
-  /// Sets the trace row for the worker's spans; nullptr stops tracing. Must be called only while nothing is queued.
+  /// Sets the trace row for the worker's spans. nullptr stops tracing. May be called only while no work is queued.
   void set_trace(TraceRow* row) { trace_ = row; }
   /// See functions::kWaitForQueued.
   functions::QueueState wait_for_queued(std::chrono::nanoseconds time);
-  /// Waits for all queued work; throws the first failure and clears it.
+  /// Waits for all queued work. If work failed, throws the first failure and clears it.
   void synchronize();
 
  private:
@@ -85,18 +85,18 @@ class Worker {
   uint64_t queued_count_;  ///< used only by the pushing thread
   int holds_ = 0;          ///< used only by the pushing thread
   alignas(kCacheLine) Counter queued_;
-  /// Written by the worker. The host reads and clears it only when all queued work is finished.
+  /// The worker writes the failure. The host reads and clears it only when all queued work is finished.
   alignas(kCacheLine) std::exception_ptr failure_;
   TraceRow* trace_ = nullptr;
   AbortCallback abort_;
   uint64_t done_;                       ///< number of finished items; used only by the worker
   std::atomic<uint64_t> cancelled_{0};  ///< items up to this position are cancelled
-  /// The timeline that the worker waits for; nullptr if it does not wait. Timelines are never freed.
+  /// The timeline that the worker waits for; nullptr if the worker does not wait. Timelines are never freed.
   std::atomic<const Timeline*> awaited_{nullptr};
   std::atomic<uint64_t> awaited_position_{0};
   std::mutex mutex_;
-  std::string reason_;        ///< guarded by mutex_
-  int64_t traced_until_ = 0;  ///< end of the latest span
+  std::string reason_;        ///< the reason passed to cancel(); guarded by mutex_
+  int64_t traced_until_ = 0;  ///< end of the latest traced span
   std::thread thread_;
 };
 

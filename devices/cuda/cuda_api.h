@@ -1,4 +1,5 @@
-// CUDA runtime calls whose errors become exceptions, and a scope that sets a thread's current GPU. Thread-safe.
+// Functions for the CUDA runtime. check() turns errors into exceptions. CurrentGpu sets a thread's current GPU for a
+// scope. Thread-safe.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,11 +9,11 @@
 namespace shoal::cuda {
 
 /// Throws OutOfMemory or DeviceError if `status` is an error: "[CUDA0] cannot allocate memory: out of memory
-/// (cudaErrorMemoryAllocation)". `what` completes "cannot ...".
+/// (cudaErrorMemoryAllocation)". `what` completes the words "cannot ..." of the message.
 void check(cudaError_t status, std::string_view owner, std::string_view what);
 
-/// Makes the GPU's memory pool keep freed memory. By default, the pool releases it whenever the host waits for a
-/// stream. That release may wait for all work of the GPU.
+/// Makes the GPU's memory pool keep freed memory. By default, the pool releases this memory whenever the host waits for
+/// a stream. The release may wait for all work of the GPU.
 void keep_pool_memory(int gpu);
 /// Number of unused bytes that the GPU's memory pool keeps.
 size_t kept_pool_memory(int gpu);

@@ -29,7 +29,8 @@ void CudaBackend::copy_async(const Tensor& src, Backend& to, Tensor& dst) {
                       src.is_contiguous() && dst.is_contiguous();
   if (!direct) return Backend::copy_async(src, to, dst);
   if (src.empty()) return;
-  // Earlier work of the other backend may still use dst, and later work of the other backend must see the copy.
+  // The other backend's earlier work may still use dst, so the copy waits for the earlier work. The other backend's
+  // later work must see the copied data, so the later work waits for the copy.
   if (other != this) wait(other->here());
   launcher_.push(CopyWork{&src, &dst, src.buffer->ref(), dst.buffer->ref()});
   if (other != this) other->wait(here());
@@ -84,7 +85,7 @@ void CudaBackend::write_bytes_async(void* to, const void* from, size_t size) {
 bool CudaBackend::start_recording() {
   if (!graphs_) return false;
   // Creating a graph may wait for the GPU. If a kernel on the GPU waited for a kernel that is launched only after this
-  // call, the wait would never end. So every member of a mesh first finishes its queued work.
+  // call, the wait would never end. So every member of a mesh finishes its queued work before the recording starts.
   launcher_.finish();
   launcher_.push(StartRecordingWork{});
   return true;
@@ -103,7 +104,7 @@ void CudaBackend::replay_async(Recording& recording) {
 
 Mark* CudaBackend::here() {
   Mark* mark = Mark::take(device_.gpu().traits.gpu);
-  mark->add_reference();  // the launcher's reference
+  mark->add_reference();  // the launcher drops this reference
   launcher_.push(RecordWork{mark});
   return mark;
 }

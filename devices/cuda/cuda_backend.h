@@ -1,5 +1,5 @@
-// CudaBackend: a CUDA stream of a device, fed by a launcher thread (launcher.h). CudaEvent: an event recorded in such a
-// stream. The thread rules of devices/backend.h apply.
+// CudaBackend is a CUDA stream of a device. A launcher thread submits the work of the stream (launcher.h). CudaEvent is
+// an event recorded in such a stream. The thread rules of devices/backend.h apply.
 #pragma once
 
 #include <memory>
@@ -43,7 +43,7 @@ class CudaBackend final : public Backend {
   bool has_own_memory() const override { return true; }
   void read_bytes_async(const void* from, void* to, size_t size) override;
   void write_bytes_async(void* to, const void* from, size_t size) override;
-  /// Waits for queued work first. Failures of that work are reported by synchronize().
+  /// Waits for queued work before the recording starts. synchronize() reports failures of that work.
   bool start_recording() override;
   std::unique_ptr<Recording> stop_recording() override;
   void replay_async(Recording& recording) override;
@@ -51,10 +51,10 @@ class CudaBackend final : public Backend {
   /// Queues a task that launches its own kernels.
   void push_launch(const LaunchTask& task) { launcher_.push(task); }
   Launcher& launcher() { return launcher_; }
-  /// Returns a mark that is reached after all work queued so far. The caller owns one reference to it.
+  /// Returns a mark that is reached after all work queued so far. The caller owns one reference to the mark.
   Mark* here();
   void wait(Mark* mark);
-  /// Waits for queued work. Failures of that work are reported by synchronize().
+  /// Waits for queued work. synchronize() reports failures of that work.
   void finish() { launcher_.finish(); }
 
  private:
@@ -62,16 +62,16 @@ class CudaBackend final : public Backend {
   FamilyUse use_{device_};
   bool graphs_;
   TraceRowUse trace_;
-  Launcher launcher_;  ///< declared after trace_ and so destroyed first, because it writes to the row
+  Launcher launcher_;  ///< destroyed before trace_, because the launcher writes to the trace row
 };
 
 /// The device on which one rank of a mesh runs.
 struct Place {
   int gpu = 0;  ///< device number of the CUDA runtime
   cudaStream_t stream = nullptr;
-  std::string device_name = "";  ///< for messages
+  std::string device_name = "";  ///< for error messages
 };
-/// Places of a mesh's backends, which must all be CUDA backends.
+/// Returns the places of a mesh's backends. All backends must be CUDA backends.
 std::vector<Place> places_of(std::span<Backend* const> backends);
 
 class CudaEvent final : public Event {

@@ -59,7 +59,7 @@ class CudaBuffer final : public Buffer {
   }
 
  private:
-  /// Queues work on the transfer stream and waits for it.
+  /// Queues work on the transfer stream and waits until the work is done.
   template <class F>
   void run(std::string_view what, F&& queue) {
     const CurrentGpu current(device_.gpu().traits.gpu);
@@ -106,8 +106,8 @@ std::unique_ptr<Buffer> CudaBufferType::allocate(size_t size) {
   device_.take(size);
   void* data = nullptr;
   const cudaStream_t stream = device_.gpu().transfers();
-  // The allocation is ordered in the transfer stream. Other streams can use the memory once the transfer stream has
-  // reached it.
+  // The allocation is an operation of the transfer stream. Other streams can use the memory after the transfer stream
+  // has reached this operation.
   cudaError_t status = cudaMallocAsync(&data, whole_granules(size), stream);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
@@ -122,7 +122,7 @@ std::unique_ptr<Buffer> CudaBufferType::allocate(size_t size) {
   device_.give_back(size);
   cudaGetLastError();
   if (status != cudaErrorMemoryAllocation) check(status, device_.name(), "allocate memory");
-  fail<OutOfMemory>("[{}] out of memory: {} asked for, {} free: use more devices, or give this device a smaller share",
+  fail<OutOfMemory>("[{}] out of memory: {} requested, {} free: use more devices, or give this device a smaller share",
                     device_.name(), format_bytes(size), format_bytes(device_.memory().free));
 }
 

@@ -26,7 +26,7 @@ class CudaBufferType final : public BufferType {
 };
 
 /// Freed memory may be reused immediately. So every backend that copies from or to a buffer must be synchronized before
-/// the buffer is freed, as for all host memory (Backend).
+/// the buffer is freed. The same rule applies to all host memory (Backend).
 class PinnedBufferType final : public BufferType {
  public:
   explicit PinnedBufferType(CudaDevice& device) : device_(device) {}

@@ -25,7 +25,7 @@ constexpr int kMaxPerGpu = 64;
 constexpr size_t kStaticShared = 1024;  // upper bound of static shared memory in kernels that also use dynamic shared
                                         // memory
 
-/// The only instance. Feature queries are functions that receive no pointer to the family.
+/// The only instance. features() reads this pointer, because feature queries receive no pointer to the family.
 const CudaFamily* g_family = nullptr;
 
 std::string version(int number) {
@@ -145,13 +145,13 @@ void CudaDevice::take(size_t size) {
   const size_t free = share - std::min(before, share);
   if (size <= free) return;
   used_ -= size;
-  fail<OutOfMemory>("[{}] out of memory: {} asked for, {} free: use more devices, or give this device a smaller share",
+  fail<OutOfMemory>("[{}] out of memory: {} requested, {} free: use more devices, or give this device a smaller share",
                     name_, format_bytes(size), format_bytes(free));
 }
 
 void CudaDevice::note_no_graph(cudaError_t why) const {
   gpu_.family->note_problem(
-      fmt::format("{} launches kernels one by one, which is slower: CUDA cannot create a graph from them ({})", name_,
+      fmt::format("{} launches kernels one by one (slower), because CUDA cannot create a graph ({})", name_,
                   cudaGetErrorString(why)));
 }
 
@@ -245,7 +245,7 @@ void wait_by_yielding() {
   if (cudaGetDeviceFlags(&flags) == cudaSuccess && (flags & cudaDeviceScheduleMask) == cudaDeviceScheduleAuto) {
     cudaSetDeviceFlags(flags | cudaDeviceScheduleYield);
   }
-  cudaGetLastError();  // a failure costs only speed
+  cudaGetLastError();  // a failed call only makes waits slower
 }
 
 }  // namespace
@@ -267,13 +267,13 @@ void CudaFamily::prepare(Gpu& gpu) {
 }
 
 /// Lets two GPUs access each other's memory if test copies in both directions are correct. The driver chooses which GPU
-/// performs a copy, so one wrong direction disables both.
+/// performs a copy, so an error in one direction disables both directions.
 void CudaFamily::connect(int one, int other) {
   try {
     const std::array<PeerAccess, 2> access = connect_peers(other, one);
     if (!access[0].is_wrong && !access[1].is_wrong) return;
     const auto [from, to] = access[0].is_wrong ? std::pair{other, one} : std::pair{one, other};
-    add_problem(fmt::format("direct copies from CUDA{} to CUDA{} are wrong and not used", from, to));
+    add_problem(fmt::format("direct copies from CUDA{} to CUDA{} corrupt data and are not used", from, to));
   } catch (const Error& error) {
     turn_off_peer_access(one, other);
     turn_off_peer_access(other, one);

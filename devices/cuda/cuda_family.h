@@ -1,7 +1,7 @@
 // The family "CUDA" and its devices. A device is a physical GPU or one of k virtual devices on a GPU
-// (SHOAL_CUDA_DEVICES_PER_GPU=k). Each virtual device has its own streams and a share of the GPU's memory, so that a
-// single GPU can test multi-device code. Without a GPU or a driver, the family has no devices, and its features list
-// the reason. Thread-safe.
+// (SHOAL_CUDA_DEVICES_PER_GPU=k). Each virtual device has its own streams and a share of the GPU's memory. So one GPU
+// is enough to test code for several devices. Without a GPU or a driver, the family has no devices, and its features
+// list the reason. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -20,18 +20,19 @@ namespace shoal::cuda {
 
 class CudaFamily;
 
-/// A physical GPU. Its CUDA context costs time and memory, so it is created only at the first run or allocation.
+/// A physical GPU. A CUDA context costs time and memory, so the GPU's context is created only at the first run or
+/// allocation.
 struct Gpu {
   GpuTraits traits;
   std::string name;    ///< "NVIDIA H200"
   std::string pci_id;  ///< "0000:3b:00.0"
-  size_t memory = 0;   ///< total bytes
+  size_t memory = 0;   ///< total memory in bytes
   bool integrated = false;
   CudaFamily* family = nullptr;
   cudaStream_t stream = nullptr;  ///< returned by transfers()
 
-  /// Stream for blocking copies; no backend uses it. The first call prepares the GPU (CudaFamily::prepare). Never
-  /// destroyed, because the driver may already have shut down.
+  /// Returns the stream for blocking copies, which no backend uses. The first call prepares the GPU
+  /// (CudaFamily::prepare). The stream is never destroyed, because the driver may already have shut down.
   cudaStream_t transfers() const;
 };
 
@@ -75,8 +76,8 @@ class CudaDevice final : public Device {
 
 class CudaFamily final : public BackendReg {
  public:
-  /// `functions` looks up, by name, the functions that folders above this folder add (BackendReg::function). Throws
-  /// InvalidArgument if an environment variable is invalid.
+  /// `functions` maps a name to a function of a higher layer (BackendReg::function). Throws InvalidArgument if an
+  /// environment variable is invalid.
   explicit CudaFamily(std::function<void*(std::string_view)> functions = {});
   ~CudaFamily() override;
   std::string name() const override { return "CUDA"; }
@@ -90,11 +91,11 @@ class CudaFamily final : public BackendReg {
   const std::string& unusable() const { return unusable_; }
   /// Pairs of GPUs whose direct copies are wrong, and problems added by note_problem().
   std::string problems() const;
-  /// Adds a problem that makes something slower than it should be. Duplicates are dropped.
+  /// Adds a problem that makes the program slower. Duplicates are dropped.
   void note_problem(const std::string& problem);
   /// Creates the shared state of a GPU and connects the GPU to every other prepared GPU. Kernels and copies of two
-  /// connected GPUs can access each other's memory if the hardware supports peer access and test copies in both
-  /// directions are correct. Throws DeviceError.
+  /// connected GPUs can access the memory of both GPUs. The access requires hardware with peer access and correct test
+  /// copies in both directions. Throws DeviceError.
   void prepare(Gpu& gpu);
   /// Waits for the work on a prepared GPU's transfers() stream, including the release of buffers.
   void finish_transfers(const Gpu& gpu) const;
@@ -115,7 +116,8 @@ class CudaFamily final : public BackendReg {
 };
 
 /// Whether threads that wait for a GPU should yield. One thread per device waits. By default, CUDA makes these threads
-/// spin unless there are more GPUs than processors. Spinning threads can leave no processor for the host's thread.
+/// spin unless there are more GPUs than processors. If there are as many devices as processors, spinning threads leave
+/// no processor for the host's thread.
 bool waits_by_yielding(size_t devices, size_t processors);
 
 /// Number of devices on each physical GPU: SHOAL_CUDA_DEVICES_PER_GPU (1 to 64), or 1 by default. Throws

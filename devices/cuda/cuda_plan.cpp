@@ -10,8 +10,8 @@
 namespace shoal::cuda {
 namespace {
 
-/// Number of nodes between two waits for the stream. The waits happen only with an abort callback, so that the host
-/// does not run far ahead.
+/// With an abort callback, the launch loop waits for the stream after every kNodesAhead steps. So the host does not run
+/// far ahead of the GPU.
 constexpr size_t kNodesAhead = 16;
 
 bool runs(const Tensor& node) {
@@ -99,7 +99,7 @@ void CudaPlan::add_steps(std::span<Tensor* const> nodes, const Readers& readers,
   passed_.before |= passed.before, passed_.behind |= passed.behind;
 }
 
-/// Hash of all addresses that are passed to kernels.
+/// Returns a hash of all addresses that are passed to kernels.
 size_t CudaPlan::fingerprint() const {
   size_t sum = 0;
   const auto mix = [&sum](const void* address) {
@@ -180,7 +180,7 @@ cudaError_t CudaPlan::capture(const LaunchContext& context, std::span<const Step
   cudaGraph_t graph = nullptr;
   if (status == cudaSuccess) {
     for (const Step& step : steps) run_step(context, step);
-    const cudaError_t launched = cudaPeekAtLastError();  // after a failed launch the graph would omit a kernel
+    const cudaError_t launched = cudaPeekAtLastError();  // if a launch failed, the graph lacks a kernel
     status = cudaStreamEndCapture(context.stream, &graph);
     if (launched != cudaSuccess) status = launched;
   }
@@ -192,7 +192,7 @@ cudaError_t CudaPlan::capture(const LaunchContext& context, std::span<const Step
     }
   }
   if (status == cudaSuccess && into.exec == nullptr) status = cudaGraphInstantiate(&into.exec, graph, 0);
-  // Uploads the graph now, so that other ranks do not wait for it at the first launch.
+  // Uploads the graph now, so that other ranks do not wait for the upload at the first launch.
   if (status == cudaSuccess) cudaGraphUpload(into.exec, context.stream);
   if (graph != nullptr) cudaGraphDestroy(graph);
   cudaGetLastError();  // clears the error, so that the next launch does not report it

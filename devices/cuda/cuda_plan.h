@@ -1,6 +1,6 @@
-// CudaPlan: a graph range compiled for one CUDA backend. It consists of memory and steps. Each step launches the
-// kernels of one node, or of a few nodes that are fused. The first run of a group of segments launches the steps one by
-// one. Later runs of the group replay a CUDA graph that was captured from its steps.
+// CudaPlan is a graph range compiled for one CUDA backend. A plan consists of memory and steps. Each step launches the
+// kernels of one node or of a few fused nodes. The first run of a group of segments launches the steps one by one.
+// Later runs of this group replay a CUDA graph that was captured from the group's steps.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,7 +23,7 @@ class CudaBackend;
 
 class CudaPlan final : public GraphPlan {
  public:
-  /// Throws DeviceError if a node is not supported or memory is insufficient, InvalidArgument if a source has no
+  /// Throws DeviceError if a node is not supported or memory is insufficient. Throws InvalidArgument if a source has no
   /// memory.
   CudaPlan(CudaBackend& backend, const GraphRange& range, const PlanOptions& options);
   /// Waits for the last queued run.
@@ -38,12 +38,12 @@ class CudaPlan final : public GraphPlan {
   /// Replaces the graph by another graph of the same structure (fits()). No run may be queued. CUDA graphs stay valid
   /// if no address has changed. Otherwise each CUDA graph is updated in place at its next run.
   void move_to(Graph& graph);
-  /// Runs segments [first, last), on the launcher's thread. `recording`: the stream is already being captured. With an
-  /// abort callback, nodes are launched one by one. Throws Aborted or DeviceError.
+  /// Runs segments [first, last), on the launcher's thread. `recording`: whether the stream is already being captured.
+  /// With an abort callback, nodes are launched one by one. Throws Aborted or DeviceError.
   void run(const LaunchContext& context, int first, int last, bool recording, const AbortCallback& abort);
   /// Sets the name that a run of segments [first, last) has in a trace.
   void describe(int first, int last, TraceSpan& span) const;
-  /// Must be called when a run is queued.
+  /// Call this function when a run is queued.
   void has_run() { was_queued_ = true; }
 
  private:
@@ -64,7 +64,7 @@ class CudaPlan final : public GraphPlan {
   /// Returns cudaSuccess, or the error that prevented the capture.
   cudaError_t capture(const LaunchContext& context, std::span<const Step> steps, Captured& into) const;
 
-  CudaBackend& backend_;  ///< see has_backend()
+  CudaBackend& backend_;  ///< valid only if has_backend()
   std::vector<int> cuts_, shown_;
   int before_, behind_;  ///< ids of the nodes PlanOptions::before and PlanOptions::behind; -1 if absent
   std::string label_;
@@ -75,7 +75,8 @@ class CudaPlan final : public GraphPlan {
   std::vector<size_t> begins_;  ///< index of the first step of each segment; last element: total number of steps
   PassedForms passed_;
   size_t fingerprint_ = 0;
-  /// Keyed by segments [first, last). Used by the launcher's thread, and by other threads only while nothing is queued.
+  /// The key is a range of segments [first, last). The launcher's thread uses this map. Other threads use the map only
+  /// while nothing is queued.
   std::map<std::pair<int, int>, Captured> captured_;
   bool was_queued_ = false;
 };

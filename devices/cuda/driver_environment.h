@@ -1,13 +1,13 @@
-// Environment variables that the driver needs before the first CUDA call of a process. The driver reads them only once.
-// Without them, collectives whose kernels wait for each other on one GPU hang.
+// Environment variables that the driver needs before the first CUDA call of a process. The driver reads these variables
+// only once. Without these variables, collectives hang if their kernels wait for each other on one GPU.
 #pragma once
 
 namespace shoal::cuda {
 
 /// Sets CUDA_DEVICE_MAX_CONNECTIONS=32 and CUDA_MODULE_LOADING=EAGER unless they are already set. The plug-in calls
-/// this function when it is loaded. If a program calls CUDA before it loads the plug-in, both variables must be set
-/// before the first CUDA call. Since this function changes the environment, no other thread may read the environment
-/// concurrently.
+/// this function when the plug-in is loaded. If a program calls CUDA before it loads the plug-in, both variables must
+/// be set before the first CUDA call. This function changes the environment, so no other thread may read the
+/// environment concurrently.
 void set_driver_environment();
 
 }  // namespace shoal::cuda

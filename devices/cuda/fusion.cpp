@@ -17,13 +17,13 @@ void run_node(const LaunchContext& context, Nodes nodes) {
   kernel_for(nodes[0]->op).run(context, *nodes[0]);
 }
 
-/// Whether `result` and `source` are disjoint or identical in address and shape. Identical memory is safe if the kernel
-/// reads each element before it writes that element.
+/// Whether `result` and `source` are disjoint, or have the same address and shape. Identical memory is safe if the
+/// kernel reads each element before it writes that element.
 bool is_apart_or_in_place(const Tensor& result, const Tensor& source) {
   return !overlap(result, source) || (result.data == source.data && same_shape(result, source));
 }
 
-/// An rms_norm node and the node that multiplies its result by the weight.
+/// An rms_norm node and the node that multiplies the norm by the weight.
 struct ScaledNorm {
   const Tensor& norm;
   const Tensor& product;
@@ -71,7 +71,8 @@ void run_sum_and_norm(const LaunchContext& context, Nodes nodes) {
                       view_of(found.product), eps_of(found.norm));
 }
 
-// The kernel of a product reads the prepared columns in the workspace until it has written its last result.
+// The kernel of a product reads the prepared columns in the workspace until the kernel has written its last result. So
+// no result may overlap these columns.
 
 bool is_product(const Tensor& node) {
   return node.op == Op::kMulMat;
@@ -80,12 +81,13 @@ bool is_on_workspace(const Tensor& tensor, const Tensor& product) {
   const size_t bytes = kernel_for(product.op).workspace(product, GpuTraits{});
   return tensor.data < product.workspace + bytes && product.workspace < tensor.data + tensor.span_bytes();
 }
-/// Whether the kernel of `product` may write `result` directly, without overwriting its own inputs.
+/// Whether the kernel of `product` may write `result` directly, without overwriting the kernel's inputs.
 bool may_write(const Tensor& result, const Tensor& product) {
   return !overlap(result, *product.src[0]) && !overlap(result, *product.src[1]) && !is_on_workspace(result, product);
 }
 
-/// Whether the nodes are two products and their glu. Both products are mul_mat, or both are mul_mat_id.
+/// Whether the nodes are two products (gate and up) and the glu of both. Both products are mul_mat, or both are
+/// mul_mat_id.
 bool fits_gated_products(Nodes nodes, const Readers& readers) {
   const Tensor &gate = *nodes[0], &up = *nodes[1], &out = *nodes[2];
   const bool of_experts = gate.op == Op::kMulMatId;
@@ -100,12 +102,13 @@ void run_gated_products(const LaunchContext& context, Nodes nodes) {
   run(context, *nodes[0], *nodes[1], std::get<GluParams>(nodes[2]->params).kind, *nodes[2]);
 }
 
-/// Returns the operand of a binary node other than `operand`.
+/// Returns the operand that the binary node combines with `operand`.
 const Tensor& other_of(const Tensor& node, const Tensor& operand) {
   return node.src[0] == &operand ? *node.src[1] : *node.src[0];
 }
-/// Counts the leading nodes that compute the weighted sum of a token's experts (models/arch/experts.cpp): mul_mat_id,
-/// the multiplication by the experts' weights, and the sum over experts. Returns 0 if the leading nodes are different.
+/// Counts the leading nodes that compute a token's weighted sum of expert outputs (models/arch/experts.cpp). These
+/// nodes are mul_mat_id, the multiplication by the experts' weights, and the sum over experts. Returns 0 if the leading
+/// nodes compute something else.
 size_t count_weighted_sum(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
   constexpr Op kOps[] = {Op::kMulMatId, Op::kMul, Op::kContiguous, Op::kSumRows};
   constexpr size_t kCount = std::size(kOps);
@@ -138,8 +141,8 @@ void run_product_and_sum(const LaunchContext& context, Nodes nodes) {
   mul_mat_add_run(context, *nodes[0], other_of(*nodes[1], *nodes[0]), *nodes[1]);
 }
 
-/// Whether no result overlaps a tensor that another product reads or writes, and no tensor overlaps the workspace that
-/// holds the columns.
+/// Whether the products can run together. No result may overlap a tensor that another product reads or writes. No
+/// tensor may overlap the workspace that holds the prepared columns.
 bool are_apart(Nodes nodes) {
   const std::vector<JoinedProduct> products = joined_products(nodes);
   const Tensor& last = *products.back().node;
@@ -155,11 +158,11 @@ bool are_apart(Nodes nodes) {
   });
 }
 
-/// Counts the leading nodes that are products with the same b, each optionally followed by a sum with an addend. The
-/// count ends before gated products. Returns 0 if there are fewer than two products. b is prepared once, in the
-/// workspace of the last product, because no other tensor uses that workspace while the products run.
+/// Counts the leading nodes that are products with the same b. The addition of an addend may follow each product. The
+/// count ends before gated products. Returns 0 if there are fewer than two products. The columns of b are prepared
+/// once, in the workspace of the last product. No other tensor uses that workspace while the products run.
 size_t count_products(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
-  std::vector<size_t> ends{0};  // for 0, 1, 2, ... products, the number of their nodes
+  std::vector<size_t> ends{0};  // ends[i]: number of nodes of the first i products
   while (ends.back() < nodes.size()) {
     const Nodes rest = nodes.subspan(ends.back());
     if (!is_product(*rest[0]) || (rest.size() > 2 && fits_gated_products(rest, readers))) break;
@@ -178,7 +181,7 @@ size_t count_rotations(Nodes nodes, const Readers&, const GpuTraits&) {
 
 /// A sequence of nodes that can be fused.
 struct Pattern {
-  /// Number of leading nodes that form this pattern; 0: none.
+  /// Counts the leading nodes that form this pattern. Returns 0 if the pattern does not match.
   size_t (*count)(Nodes nodes, const Readers& readers, const GpuTraits& gpu);
   void (*run)(const LaunchContext& context, Nodes nodes);
 };
@@ -188,7 +191,8 @@ size_t count_if(Nodes nodes, const Readers& readers, const GpuTraits&) {
   return nodes.size() >= kCount && fits(nodes, readers) ? kCount : 0;
 }
 
-/// The first match is used. So several products with the same b take precedence over a single product with its sum.
+/// fuse() uses the first pattern that matches. So several products with the same b take precedence over a single
+/// product with its addition.
 constexpr auto kPatterns = std::to_array<Pattern>({
     {count_if<3, fits_sum_and_norm>, run_sum_and_norm},
     {count_if<3, fits_gated_products>, run_gated_products},
@@ -219,7 +223,7 @@ Step fuse(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
 
 namespace {
 
-/// Returns the result of a step if the step can write a record of it, else nullptr.
+/// Returns the step's result if the step can write a record of this result, else nullptr.
 const Tensor* recordable(const Step& step, const GpuTraits& gpu) {
   const Tensor& result = *step.nodes.back();
   const bool is_norm = step.run == run_norm || step.run == run_sum_and_norm;
@@ -231,7 +235,8 @@ bool is_short_column(const Tensor& tensor) {
   return tensor.rows() == 1 && tensor.dtype == DType::kF32 && tensor.is_contiguous() &&
          tensor.elements() <= kMostRecorded;
 }
-/// Returns the forms in which fused nodes read this column; none if they read another tensor.
+/// Returns the record forms of this column that the fused nodes read. Returns no forms if the nodes read another
+/// tensor.
 ColumnForms forms_of(Nodes nodes, const Tensor& column, const GpuTraits& gpu) {
   const Tensor& first = *nodes.front();
   if (first.op != Op::kMulMat && first.op != Op::kMulMatId) return {};
@@ -240,13 +245,14 @@ ColumnForms forms_of(Nodes nodes, const Tensor& column, const GpuTraits& gpu) {
   return same ? mul_mat_forms(nodes, gpu) : ColumnForms{};
 }
 
-/// Forms in which a recorded column is read: by any reader (`all`), and by the neighbour after the steps (`behind`).
+/// Forms in which a column's record is read. `all`: forms that at least one reader reads; `behind`: forms that the
+/// neighbour after the steps reads.
 struct Taken {
   ColumnForms all, behind;
 };
-/// Sets `reads` of each step that multiplies by the column, so that the step reads the column's record. Ends before the
-/// first step that could write another record, because a stream has memory for only one record. If no step could, the
-/// neighbour after the steps also counts as a reader. Returns the forms that are read.
+/// Sets `reads` of each step that multiplies by the column, so that the step reads the column's record. The search ends
+/// before the first step that could write another record, because a stream has memory for only one record. If no step
+/// could write a record, the neighbour after the steps also counts as a reader. Returns the forms that are read.
 Taken take_record(const Tensor& column, std::span<Step> steps, Tensor* behind, const GpuTraits& gpu) {
   Taken taken;
   for (Step& step : steps) {

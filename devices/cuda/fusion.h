@@ -1,6 +1,7 @@
-// Fusion: patterns of consecutive nodes that one kernel computes together. A pattern is used only if no other node
-// reads an intermediate result that the kernel does not store, and no result overlaps bytes that the kernel still
-// reads.
+// Fusion: patterns of consecutive nodes that one kernel computes together. A pattern is used only if two conditions
+// hold:
+// - No other node reads an intermediate result that the kernel does not store.
+// - No result overlaps bytes that the kernel still reads.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +13,16 @@
 
 namespace shoal::cuda {
 
-/// One node, or several fused nodes, that run together.
+/// One node, or several fused nodes.
 struct Step {
   void (*run)(const LaunchContext& context, std::span<Tensor* const> nodes) = nullptr;
   std::span<Tensor* const> nodes;
-  ColumnForms writes = {}, reads = {};  ///< passed on as LaunchContext::writes and LaunchContext::reads
+  ColumnForms writes = {}, reads = {};  ///< run_step() copies `writes` and `reads` to the LaunchContext
 };
 void run_step(const LaunchContext& context, const Step& step);
 
-/// Returns the nodes of the first pattern that matches at the front of `nodes`, or else the first node alone. The nodes
-/// are in graph order, without views and empty results. The patterns depend on the GPU.
+/// Returns a step with the nodes of the first pattern that matches the front of `nodes`, or else with the first node
+/// alone. The nodes are in graph order, without views and empty results. The patterns depend on the GPU.
 Step fuse(std::span<Tensor* const> nodes, const Readers& readers, const GpuTraits& gpu);
 
 /// Nodes of other launches that run directly before and after a sequence of steps (PlanOptions).
@@ -29,10 +30,10 @@ struct Neighbours {
   const Tensor* before = nullptr;
   Tensor* behind = nullptr;
 };
-/// Makes steps write records of their result columns if later products read them. The steps run consecutively with
-/// nothing in between. Only norms and attention can write records. Gated products cannot, because their blocks end
-/// inside a group of 32 elements. Returns the forms of two records: the record that the preceding neighbour writes for
-/// the steps, and the record that the steps write for the following neighbour.
+/// Makes steps write records of their result columns if later products read these columns. The steps run one after the
+/// other, with no other kernels in between. Only norms and attention can write records. Gated products cannot write
+/// records, because their blocks end inside a group of 32 elements. Returns the forms of two records: the record that
+/// the preceding neighbour writes for the steps, and the record that the steps write for the following neighbour.
 PassedForms share_records(std::span<Step> steps, const GpuTraits& gpu, const Neighbours& neighbours = {});
 
 }  // namespace shoal::cuda

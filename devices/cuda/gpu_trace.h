@@ -1,7 +1,8 @@
-// GpuTrace measures the work of a CUDA stream for a trace. An event is recorded before and after each piece of work.
-// When all work of the stream is done, the times of the events are read. One more event, the anchor, maps these times
-// to the host's clock. The anchor's time on that clock is known to a few microseconds. All functions run on the
-// launcher's thread unless noted. If a CUDA call fails, spans are lost, with no other effect.
+// GpuTrace measures the work of a CUDA stream for a trace. GpuTrace records one event before each item of work and one
+// event after the item. When all work of the stream is done, GpuTrace reads the times of the events. One more event,
+// the anchor, maps these times to the host's clock. The anchor's time on that clock is accurate to a few microseconds.
+// All functions run on the launcher's thread unless noted. If a CUDA call fails, the trace lacks some spans. A failed
+// CUDA call has no other effect.
 //
 //   stream   |begin| kernels of "step 0: nodes 0-18" |end||begin| all_reduce |end| ... done |anchor|
 //   host                                                                                   t1 .. t2: the anchor's time
@@ -18,28 +19,28 @@ namespace shoal::cuda {
 class GpuTrace {
  public:
   GpuTrace(TraceRow& row, cudaStream_t stream) : row_(row), stream_(stream) {}
-  /// May be called on any thread while nothing is queued.
+  /// The destructor may run on any thread while nothing is queued.
   ~GpuTrace();
   GpuTrace(const GpuTrace&) = delete;
   GpuTrace& operator=(const GpuTrace&) = delete;
 
-  /// begin() and end() mark the start and the end of a piece of work in the stream. The piece is shown if its span was
-  /// described between the two calls.
+  /// begin() and end() mark the start and the end of an item of work in the stream. The trace contains the item only if
+  /// `span` gets a name between the two calls.
   void begin(TraceSpan& span);
   void end(TraceSpan& span);
   /// Whether the caller should wait for the stream, because many spans are pending.
   bool is_full() const { return pending_.size() >= kMostPending; }
-  /// Writes all pending spans to the row. All work of the stream must be done. Clears CUDA's last error.
+  /// Writes all pending spans to the trace row. All work of the stream must be done. Clears CUDA's last error.
   void resolve();
   /// Adds a span of the host. No spans may be pending.
   void add(TraceSpan span);
 
  private:
-  /// Delays the span's start if an earlier span ends later. This can happen because the error of GPU times can be as
-  /// large as the duration of the anchor's query.
+  /// Moves the span's start to the end of the previous span if the two spans overlap. Spans can overlap, because GPU
+  /// times have an error of a few microseconds.
   void put_behind(TraceSpan& span);
   static constexpr size_t kMostPending = 4096;
-  /// In ns. Shorter waits are measurement noise and are not shown.
+  /// Waiting times below this number of ns are measurement noise and do not appear in the trace.
   static constexpr int64_t kShortestWait = 2000;
 
   struct Pending {
@@ -49,14 +50,14 @@ class GpuTrace {
 
   cudaEvent_t take_event();
   bool record(cudaEvent_t event);
-  /// Returns the event's time on the host's clock, computed from its distance to the anchor.
+  /// Returns the event's time on the host's clock, computed from the time between the event and the anchor.
   int64_t time_of(cudaEvent_t event, int64_t anchor_ns) const;
 
   TraceRow& row_;
   cudaStream_t stream_;
   std::vector<Pending> pending_;
   std::vector<cudaEvent_t> free_;
-  cudaEvent_t begun_ = nullptr;  ///< start event of the piece that is being queued
+  cudaEvent_t begun_ = nullptr;  ///< start event of the item that is being queued
   cudaEvent_t anchor_ = nullptr;
   int64_t until_ns_ = 0;  ///< end of the latest span
 };

@@ -35,8 +35,8 @@ void describe(const ReplayWork&, TraceSpan& span) {
   span.describe(TraceKind::kCompute, {"recording"});
 }
 
-/// Whether the work is timed in the stream for the trace. Host tasks are timed by the host's clock; marks are not
-/// shown.
+/// Whether events in the stream measure the work for the trace. Host tasks are measured with the host's clock. Marks do
+/// not appear in the trace.
 bool is_traced(const Work& work) {
   const auto is_described = [](const auto& item) {
     return requires(TraceSpan & span) {
@@ -134,16 +134,16 @@ void Launcher::serve() {
     keep_watch(done + 1);
     queued_.wait_for(done + 1, cpu::Waiter::kWorker);
     const bool more = run(queue_.pop());
-    // is_watched_ must be set before finished_ advances. Afterwards, a thread that has waited for FinishWork may change
-    // the watches.
+    // is_watched_ must be set before finished_ advances. After finished_ advances, a thread that has waited for
+    // FinishWork may change the watches.
     is_watched_ = more && !is_idle_ && !recording_ && has_polls();
     finished_.advance_to(++done);
     if (!more) return;
   }
 }
 
-// While the launcher is idle, it also polls the watches, because a host thread may wait for an event of the stream
-// instead of for the launcher.
+// An idle launcher also polls the watches, because a host thread may wait for an event of the stream and not for the
+// launcher.
 void Launcher::keep_watch(uint64_t until) {
   if (!is_watched_) return;
   try {
@@ -164,7 +164,7 @@ bool Launcher::run(const Work& work) {
   return more;
 }
 
-// Runs the work and records trace events before and after it.
+// Runs the work and records trace events before and after the work.
 void Launcher::run_traced(const Work& work) {
   TraceSpan span;
   trace_->begin(span);
@@ -199,7 +199,8 @@ bool Launcher::run_item(const Work& work) {
       run_unless_failed(work);
     } catch (...) {
       if (recording_) {
-        recording_failed_ = true;  // not stored: the failure will occur again when the work runs unrecorded
+        recording_failed_ = true;  // the error is not stored, because the work fails again when it runs without a
+                                   // recording
       } else if (failure_ == nullptr) {
         failure_ = std::current_exception();
       }
@@ -220,7 +221,7 @@ void Launcher::run_unless_failed(const Work& work) {
   } else if (const auto* launch = std::get_if<LaunchTask>(&work)) {
     launch->run(launch->object, launch->argument, context_, true);
   } else if (std::holds_alternative<FinishWork>(work) && may_wait()) {
-    wait_for_stream();  // kernels of the stream may still wait for other ranks
+    wait_for_stream();  // polls the watches, because kernels of the stream may still wait for other ranks
   }
 }
 
@@ -242,13 +243,14 @@ bool Launcher::may_wait() {
   return !recording_;
 }
 
-// A host task runs when all earlier work of the stream is done. So it keeps its place in the order, and it may block.
+// A host task runs when all earlier work of the stream is done. So the task keeps its place in the order of the stream,
+// and the task may block.
 void Launcher::start(const HostTask& task) {
   if (!may_wait()) return;
   try {
     start(FinishWork{true});
   } catch (...) {
-    failure_ = std::current_exception();  // run_task() passes it to the task as `failed`
+    failure_ = std::current_exception();  // run_task() tells the task about this failure (`failed`)
   }
   run_task(task);
 }
@@ -286,12 +288,13 @@ void Launcher::start(const SetWork& work) {
 
 // If the host memory is not pinned, the copy call of the driver waits for the stream. During that call no watch is
 // polled, and the driver may block launches of other threads. If the stream depends on such a launch, the call never
-// returns. So the wait for the stream happens here, with polls.
+// returns. So before the call, the launcher waits for the stream here and polls the watches.
 void Launcher::wait_before_reading(const void* to) {
   if (has_polls() || is_pageable(to)) check(wait_for_stream(), name_, "finish its work");
 }
 
-// A copy call that uses a staging buffer also waits for the stream. Small copies go through the driver's queue instead.
+// A copy call that uses a staging buffer also waits for the stream, so the launcher waits here before this call. Small
+// copies go through the driver's queue instead.
 void Launcher::wait_before_writing(const void* from, size_t size) {
   if (size > kMostUnstaged && is_pageable(from)) check(wait_for_stream(), name_, "finish its work");
 }
@@ -336,7 +339,7 @@ cudaError_t Launcher::wait_for_stream(const std::function<bool()>& stop) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   WaitingTime stuck;
-  std::exception_ptr problem;  // exception of a watch, which has ensured that the stream will end
+  std::exception_ptr problem;  // a watch's exception; before the throw, the watch ensured that the stream's work ends
   for (uint64_t passed = progress_.passed();;) {
     const cudaError_t status = ask(cudaStreamQuery, context_.stream);
     if (status != cudaErrorNotReady || (stop && stop())) {
@@ -352,8 +355,8 @@ cudaError_t Launcher::wait_for_stream(const std::function<bool()>& stop) {
         if (problem == nullptr) problem = std::current_exception();
       }
     }
-    // The work of a token ends within milliseconds, so polling spins at first. After longer waits, and if the launcher
-    // is idle, a delay of 50 us is acceptable.
+    // The work of a token ends within milliseconds, so the loop polls without a delay for 20 ms. After 20 ms, or if the
+    // launcher is idle, a delay of 50 us is acceptable.
     if (stop || Clock::now() - begin > std::chrono::milliseconds(20))
       std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
@@ -380,7 +383,8 @@ void Launcher::stop_recording(const StopRecordingWork& work) {
   const bool usable = status == cudaSuccess && !recording_failed_ && failure_ == nullptr;
   if (usable) status = cudaGraphInstantiate(&exec, graph, 0);
   if (exec != nullptr) {
-    cudaGraphUpload(exec, context_.stream);  // now, so that other ranks do not wait for the upload at the first launch
+    cudaGraphUpload(exec, context_.stream);  // uploads now, so that other ranks do not wait for the upload at the first
+                                             // launch
     *work.result = std::make_unique<CudaRecording>(exec);
   }
   if (status != cudaSuccess) no_graph_(status);

@@ -1,8 +1,8 @@
 // Launcher: the thread of a CUDA backend that passes work to the driver in order. The host only pushes work and never
-// waits for the driver. So the streams of several GPUs are fed concurrently, and a blocking call (NCCL connecting its
-// ranks) blocks no other rank. After the first failure, which is stored, later work is skipped. But tasks are still
-// called, and marks are still recorded and waited for, because other streams may rely on the order. No item of work
-// allocates memory here.
+// waits for the driver. So the launchers feed the streams of several GPUs concurrently. If a driver or NCCL call blocks
+// the launcher of one rank, the other ranks continue. The launcher stores the first failure and then skips later work.
+// But the launcher still calls tasks, records marks and waits for marks, because other streams may depend on these
+// items. Items of work are plain data and allocate no memory.
 //
 //   host      set x | run plan | record mark | ...          pushes and continues
 //   launcher  cudaMemcpyAsync, cudaGraphLaunch, cudaEventRecord, ...
@@ -36,9 +36,9 @@ namespace shoal::cuda {
 class CudaPlan;
 class CudaRecording;
 
-/// A task that launches its own kernels, such as a collective. The launcher calls it without waiting for the stream.
-/// `failed` means that earlier work of the stream failed. The task must then launch nothing, but it may still notify
-/// other ranks. It may throw.
+/// A task that launches its own kernels, such as a collective. The launcher calls the task without waiting for the
+/// stream. `failed`: whether earlier work of the stream failed. After a failure, the task must launch nothing, but it
+/// may still notify other ranks. The task may throw.
 struct LaunchTask {
   void (*run)(void* object, const void* argument, const LaunchContext& context, bool failed) = nullptr;
   void* object = nullptr;
@@ -76,7 +76,7 @@ struct ReplayWork {
 using Work = std::variant<StopWork, HostTask, LaunchTask, ComputeWork, SetWork, GetWork, CopyWork, BytesWork,
                           RecordWork, WaitWork, FinishWork, StartRecordingWork, StopRecordingWork, ReplayWork>;
 
-/// A stream's work, captured as a CUDA graph that can be launched.
+/// The work of a stream, captured as an executable CUDA graph.
 class CudaRecording final : public Recording {
  public:
   /// Takes ownership of `exec`.
@@ -91,7 +91,7 @@ class CudaRecording final : public Recording {
 /// Measures how long a thread waits. Excludes most of the time in which the process was stopped.
 class WaitingTime {
  public:
-  /// Must be called repeatedly, because each call adds at most 100 ms.
+  /// Call this function repeatedly, because each call adds at most 100 ms.
   std::chrono::nanoseconds so_far() {
     constexpr std::chrono::nanoseconds kMost = std::chrono::milliseconds(100);  // limit per call
     const auto now = std::chrono::steady_clock::now();
@@ -106,11 +106,11 @@ class WaitingTime {
 
 class Launcher {
  public:
-  /// Callbacks of a component that launches its own kernels in the stream. They run on the launcher's thread. Both may
-  /// be empty. Both may throw, which makes the stream fail.
+  /// Two callbacks of a component that launches its own kernels in the stream. The callbacks run on the launcher's
+  /// thread. Both callbacks may be empty. If a callback throws, the stream fails.
   struct Watch {
-    /// Called repeatedly while the launcher waits for the stream or is idle. `stuck` is the time since a piece of the
-    /// stream's work last ended. A callback that throws must first ensure that the stream's work ends.
+    /// Called repeatedly while the launcher waits for the stream or is idle. `stuck` is the time since the last
+    /// progress of the stream (Progress). A callback that throws must first ensure that the stream's work ends.
     std::function<void(std::chrono::nanoseconds stuck)> poll;
     /// Called when the stream's work is done. Throws if the component's kernels found an error.
     std::function<void()> done;
@@ -119,10 +119,10 @@ class Launcher {
   /// If CUDA cannot create a graph from a recording, `no_graph` is called with the reason, on the launcher's thread.
   /// Throws DeviceError if the thread or the stream cannot be created.
   Launcher(std::string name, const GpuTraits& gpu, std::function<void(cudaError_t why)> no_graph);
-  /// Finishes the queued work first. Failures that synchronize() has not reported are lost.
+  /// Waits until all queued work has finished. Failures that synchronize() has not reported are lost.
   ~Launcher();
 
-  /// Queues work. Only one thread may call it at a time.
+  /// Queues work. Only one thread may call push() at a time.
   void push(const Work& work);
   /// See functions::kWaitForQueued. Also returns kWorks while the stream waits for another stream.
   functions::QueueState wait_for_queued(std::chrono::nanoseconds time);
@@ -130,11 +130,11 @@ class Launcher {
   void synchronize();
   /// Waits for all queued work, without reporting or clearing a failure.
   void finish();
-  /// May be called only while nothing is queued.
+  /// Call this function only while nothing is queued.
   void set_abort_callback(AbortCallback callback) { abort_ = std::move(callback); }
-  /// First waits like finish(). nullptr stops tracing.
+  /// Waits like finish(), then sets the row. nullptr stops tracing.
   void set_trace(TraceRow* row);
-  /// add_watch() and remove_watch() first wait like finish().
+  /// add_watch() and remove_watch() wait like finish(), then change the watches.
   void add_watch(const void* owner, Watch watch);
   void remove_watch(const void* owner);
   const std::string& name() const { return name_; }
@@ -150,7 +150,7 @@ class Launcher {
   void keep_failure(cudaError_t status, std::string_view what);
   void wait_for_all();
 
-  // One overload for each kind of work that is skipped after a failure. Called on the launcher's thread.
+  // Each overload starts one type of work on the launcher's thread, if no earlier work has failed.
   void start(const HostTask& task);
   void start(const LaunchTask& task);
   void start(const ComputeWork& work);
@@ -165,18 +165,19 @@ class Launcher {
   void wait_before_reading(const void* to);
   void wait_before_writing(const void* from, size_t size);
   bool has_polls() const;
-  /// Whether queued work may wait or copy. Returns false during a recording, which then becomes unusable.
+  /// Whether queued work may wait or copy. During a recording, the function returns false, and the recording becomes
+  /// unusable.
   bool may_wait();
   /// Polls the watches until the stream's work is done or `stop` returns true. Rethrows the exception of a watch.
   cudaError_t wait_for_stream(const std::function<bool()>& stop = {});
-  /// Polls the watches while idle, until the piece of work with this number is queued.
+  /// Polls the watches while idle, until the item of work with this number is queued.
   void keep_watch(uint64_t until);
 
   std::string name_;
   std::function<void(cudaError_t)> no_graph_;
   LaunchContext context_;
   AbortCallback abort_;
-  bool recording_ = false;         ///< queued work must not execute now
+  bool recording_ = false;         ///< between start_recording() and stop_recording(); queued work must not execute
   bool capturing_ = false;         ///< queued work is being captured
   bool recording_failed_ = false;  ///< some queued work could not be captured
   bool is_idle_ = true;            ///< the most recent work was FinishWork, which waits for the stream
@@ -190,7 +191,7 @@ class Launcher {
   uint64_t queued_count_ = 0;  ///< used only by the pushing thread
   uint64_t asked_ = kNever;    ///< value of queued_count_ when wait_for_queued() last pushed FinishWork
   cpu::Counter queued_, finished_;
-  /// Written by the launcher's thread. The host reads and clears it only when all queued work has finished.
+  /// Written by the launcher's thread. The host reads and clears the failure only when all queued work has finished.
   std::exception_ptr failure_;
   std::thread thread_;
 };

@@ -23,20 +23,21 @@ cudaError_t ask(cudaError_t (*query)(Handle), Handle handle) {
 
 class Mark {
  public:
-  /// Returns a mark of a GPU. The caller owns its only reference. Throws DeviceError.
+  /// Returns a mark of a GPU. The caller owns the only reference to the mark. Throws DeviceError.
   static Mark* take(int gpu);
   void add_reference() { ++references_; }
   /// Drops a reference. The last drop returns the mark to the pool.
   void drop();
 
-  /// Records the mark in a stream. If this fails, waiters continue, and the error counts as a failure of this stream.
+  /// Records the mark in a stream. If the recording fails, waiters continue, and the error counts as a failure of this
+  /// stream.
   cudaError_t record(cudaStream_t stream);
   /// Releases waiters without recording, because the mark's stream is being captured.
   void pass();
   /// Makes a stream wait for the mark. Blocks this thread until the mark has been recorded. An error counts as a
   /// failure of the stream that waits.
   cudaError_t wait(cudaStream_t stream);
-  /// Blocks this thread until the mark is reached. Ignores errors of the GPU, because its streams report them.
+  /// Blocks this thread until the mark is reached. Ignores errors of the GPU, because the GPU's streams report them.
   void synchronize();
 
  private:
@@ -45,15 +46,16 @@ class Mark {
   const int gpu_;
   const cudaEvent_t event_;
   std::atomic<int> references_{0};
-  std::atomic<int> recorded_{0};  ///< 0: not yet, 1: recorded, 2: passed
+  std::atomic<int> recorded_{0};  ///< 0: waiters block; 1: recorded; 2: released without an event
 };
 
-/// Events after the most recent pieces of a stream's work, to detect whether the stream makes progress.
+/// Records events after the latest work of a stream, to detect whether the stream makes progress.
 class Progress {
  public:
   ~Progress();
   cudaError_t mark(cudaStream_t stream);
-  /// Returns the number of events reached so far. A larger number than in the previous call means progress.
+  /// Returns the number of events reached so far. If the number is larger than in the previous call, the stream has
+  /// made progress.
   uint64_t passed();
 
  private:

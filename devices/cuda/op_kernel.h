@@ -1,9 +1,9 @@
 // Implementations of ops on a CUDA device. The table in devices/cuda/ops/table.cpp contains one OpKernel per Op. An op
-// with an empty OpKernel is not supported; supports_op() reads the same table.
+// with an empty OpKernel is not supported. supports_op() reads this table.
 //
-// run() queues kernels on the context's stream and returns. It never waits, allocates or throws, because supports() has
-// rejected all nodes that it cannot run. It may be called while the stream is captured into a CUDA graph, so its kernel
-// arguments must stay valid for later runs of the plan. It is not called for views and empty results.
+// run() queues kernels on the context's stream and returns. run() never waits, allocates or throws, because supports()
+// has rejected all nodes that run() cannot handle. run() may be called while the stream is captured into a CUDA graph,
+// so the kernel arguments must stay valid for later runs of the plan. run() is not called for views and empty results.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,7 +18,7 @@
 
 namespace shoal::cuda {
 
-/// Properties of a physical GPU that the choice of kernels depends on. They are read once per GPU.
+/// Properties of a physical GPU that the choice of kernels depends on. The properties are read once per GPU.
 struct GpuTraits {
   int gpu = 0;                        ///< device number of the CUDA runtime
   int compute_capability = 0;         ///< for example 90 for 9.0
@@ -34,8 +34,8 @@ struct LaunchContext {
   /// every kernel of the stream.
   uint32_t* counters = nullptr;
   std::byte* record_memory = nullptr;  ///< memory for one record: kRecordBytes bytes
-  /// Forms in which the queued kernels record their result (`writes`), and forms in which the column that they read was
-  /// recorded (`reads`).
+  /// `writes`: forms in which the queued kernels record their result. `reads`: forms in which the queued kernels read
+  /// the record of their column.
   ColumnForms writes = {}, reads = {};
 
   ColumnRecord record(const ColumnForms& forms) const {
@@ -51,7 +51,7 @@ struct OpKernel {
   size_t (*workspace)(const Tensor& node, const GpuTraits& gpu) = nullptr;
 };
 
-/// Returns an op's kernel. Its `run` is nullptr if the op is not supported.
+/// Returns an op's kernel. The kernel's `run` is nullptr if the op is not supported.
 const OpKernel& kernel_for(Op op);
 
 }  // namespace shoal::cuda

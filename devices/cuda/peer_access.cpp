@@ -11,7 +11,7 @@
 namespace shoal::cuda {
 namespace {
 
-/// Sets the access of `peer` to the pool of `gpu`, whose memory has an access list of its own.
+/// Sets the access of `peer` to the memory pool of `gpu`. A pool has its own access list.
 cudaError_t set_pool_access(int gpu, int peer, cudaMemAccessFlags flags) {
   cudaMemPool_t pool = nullptr;
   const cudaError_t status = cudaDeviceGetDefaultMemPool(&pool, gpu);
@@ -20,8 +20,8 @@ cudaError_t set_pool_access(int gpu, int peer, cudaMemAccessFlags flags) {
   return cudaMemPoolSetAccess(pool, &access, 1);
 }
 
-/// A stream of a GPU, and memory from the GPU's pool. Pool memory is used because buffers and communicators use it, and
-/// because it can be freed while a kernel waits on the GPU.
+/// A stream of a GPU, and memory from the GPU's pool. The test uses pool memory because buffers and communicators use
+/// pool memory. Pool memory can also be freed while a kernel waits on the GPU.
 class Probe {
  public:
   explicit Probe(int gpu) : gpu_(gpu) {
@@ -83,7 +83,8 @@ class Probe {
   uint32_t* words_ = nullptr;
 };
 
-/// Tests each kind of access. Returns a description of the problem, or "" if all patterns are correct.
+/// Tests writes, copies and reads from GPU `from` in the memory of GPU `to`. Returns a description of the problem, or
+/// "" if all patterns are correct.
 std::string try_out(int from, int to) {
   const uint32_t seed = static_cast<uint32_t>(from * 64 + to + 1) * 2;
   Probe here(from), there(to);
@@ -92,12 +93,12 @@ std::string try_out(int from, int to) {
     return fmt::format("GPU {} reports peer access to GPU {}, but {} of {} words {} are wrong", from, to, wrong,
                        kPatternWords, what);
   };
-  if (const uint32_t wrong = there.wrong(there.words(), seed); wrong != 0) return lie(wrong, "it wrote there");
+  if (const uint32_t wrong = there.wrong(there.words(), seed); wrong != 0) return lie(wrong, "that it wrote");
   here.write(here.words(), seed + 1);
   here.copy_to(there);
-  if (const uint32_t wrong = there.wrong(there.words(), seed + 1); wrong != 0) return lie(wrong, "copied there");
+  if (const uint32_t wrong = there.wrong(there.words(), seed + 1); wrong != 0) return lie(wrong, "that it copied");
   there.write(there.words(), ~seed);
-  if (const uint32_t wrong = here.wrong(there.words(), ~seed); wrong != 0) return lie(wrong, "it read there");
+  if (const uint32_t wrong = here.wrong(there.words(), ~seed); wrong != 0) return lie(wrong, "that it read");
   return "";
 }
 

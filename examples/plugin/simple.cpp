@@ -1,6 +1,7 @@
 // The family "SIMPLE" with one device, SIMPLE0. The device computes with plain loops on its own thread and runs only a
 // few ops on f32 tensors. Everything else is complete: an asynchronous stream, events, host tasks, plans in segments,
-// an abort callback. Other devices cannot access its memory (is_host is false), as with the memory of a GPU.
+// an abort callback. Like the memory of a GPU, the memory of this device is not accessible to other devices (is_host is
+// false).
 #include <cmath>
 #include <condition_variable>
 #include <cstring>
@@ -155,7 +156,7 @@ class Stream {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Work> queue_;
-  std::exception_ptr failure_;  ///< the host reads it only after the queued work has finished
+  std::exception_ptr failure_;  ///< the host reads this failure only after the queued work has finished
   std::thread thread_{[this] { serve(); }};
 };
 

@@ -11,7 +11,7 @@ namespace {
 using infer::Expect;
 
 void expect_counts(const Expect& expect, DType dtype, const CollectiveParams& params, size_t entries, int ranks) {
-  expect(params.counts.size() == entries, "counts of n * n entries, got {}", params.counts.size());
+  expect(params.counts.size() == entries, "n * n counts for n ranks, got {}", params.counts.size());
   expect(params.rank >= 0 && params.rank < ranks, "a rank in [0, {}), got {}", ranks, params.rank);
   int64_t room = std::numeric_limits<int64_t>::max() / 8;
   const int64_t block = traits(dtype).block_elems;
@@ -22,7 +22,7 @@ void expect_counts(const Expect& expect, DType dtype, const CollectiveParams& pa
   }
 }
 
-/// Returns n if there are n * n counts.
+/// Returns the number of ranks n if there are n * n counts.
 int pairwise_ranks(size_t counts) {
   size_t ranks = 0;
   while (ranks * ranks < counts) ++ranks;

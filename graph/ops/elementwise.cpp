@@ -80,7 +80,7 @@ void infer::glu(Tensor& node) {
     expect.dtype(1, {gate.dtype});
     expect.shape(1, gate.shape);
   } else {
-    expect(gate.shape[0] % 2 == 0, "an even axis 0 of the fused gate and up, got {}", gate.shape[0]);
+    expect(gate.shape[0] % 2 == 0, "an even length of axis 0 of the fused gate and up, got {}", gate.shape[0]);
     node.shape[0] /= 2;
   }
 }

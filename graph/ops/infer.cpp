@@ -95,18 +95,18 @@ void Expect::select(const SelectParams& params, int axis) const {
   const int64_t length = node_.src[0]->shape[axis];
   int64_t total = 0;
   for (const IndexRange& range : params.ranges) {
-    (*this)(range.begin >= 0 && range.length >= 0, "ranges of indices >= 0, got {}:{}", range.begin, range.length);
-    (*this)(range.length <= length - total, "ranges that add up to {}, got more", length);
-    (*this)(range.begin <= std::numeric_limits<int64_t>::max() - range.length, "ranges of indices, got {}:{}",
+    (*this)(range.begin >= 0 && range.length >= 0, "no negative indices, got {}:{}", range.begin, range.length);
+    (*this)(range.length <= length - total, "index ranges with a total length of {}, got more", length);
+    (*this)(range.begin <= std::numeric_limits<int64_t>::max() - range.length, "index ranges below 2^63, got {}:{}",
             range.begin, range.length);
     total += range.length;
   }
-  (*this)(total == length, "ranges that add up to {}, got {}", length, total);
+  (*this)(total == length, "index ranges with a total length of {}, got {}", length, total);
 }
 
 void Expect::valid_result(DType dtype, const Shape& shape) const {
   if (addressable(dtype, shape)) return;
-  raise(fmt::format("a result with axes >= 0 and whole blocks of {} {} elements that fits into memory, got {}",
+  raise(fmt::format("a result that fits in memory, with lengths >= 0 and whole blocks of {} {} elements, got {}",
                     traits(dtype).block_elems, name_of(dtype), to_string(shape)));
 }
 

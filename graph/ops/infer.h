@@ -1,8 +1,8 @@
 // Internal to graph/: the inference functions of all ops, and the checks that they share. graph/op.cpp stores the
-// functions in the op table. An inference function reads node.params and node.src; the number and presence of sources
-// and the type of params are already checked. The function sets dtype and shape; for views and set_rows it also sets
-// strides and view_offset. Graph::add_node sets contiguous strides and view_base, and checks that the result has whole
-// blocks and an addressable size.
+// functions in the op table. An inference function reads node.params and node.src. The number and presence of sources
+// and the type of params have been checked before this call. The function sets dtype and shape; for views and set_rows
+// it also sets strides and view_offset. Graph::add_node sets contiguous strides and view_base, and checks that the
+// result has whole blocks and an addressable size.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,11 +23,11 @@ namespace shoal::infer {
 /// b: x f32 [4, 3])". Text is formatted only on failure.
 class Expect {
  public:
-  /// source_names: one word per source, "a b". If there is a single word but several sources, the word gets numbers:
-  /// "x0", "x1".
+  /// `source_names` has one word per source, such as "a b". If there is a single word but several sources, the word
+  /// gets numbers: "x0", "x1".
   Expect(const Tensor& node, std::string_view source_names) : node_(node), source_names_(source_names) {}
 
-  /// The formatted text follows "expected ".
+  /// In the message, the formatted text follows "expected ".
   template <class... Args>
   void operator()(bool condition, fmt::format_string<Args...> format, Args&&... args) const {
     if (!condition) raise(fmt::format(format, std::forward<Args>(args)...));
@@ -41,7 +41,8 @@ class Expect {
   void shape(int source, const Shape& expected) const;
   /// Checks the length of one axis of source i. `what` is the name of this length in messages: "k".
   void axis(int source, int axis, int64_t length, std::string_view what) const;
-  /// Checks that the ranges are valid and add up to axis `axis` of source 0. An empty list passes.
+  /// Checks that the ranges are valid, and that their lengths add up to the length of axis `axis` of source 0. An empty
+  /// list passes.
   void select(const SelectParams& params, int axis) const;
   /// Checks a result shape: no negative axis, whole blocks, addressable bytes.
   void valid_result(DType dtype, const Shape& shape) const;

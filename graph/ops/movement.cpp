@@ -48,7 +48,7 @@ void infer::repeat(Tensor& node) {
   node.dtype = node.src[0]->dtype;
   node.shape = params_of<RepeatParams>(node).shape;
   for (int axis = 0; axis < kMaxDims; ++axis) {
-    expect(divides(from[axis], node.shape[axis]), "a multiple of {} on axis {}, got {}", from[axis], axis,
+    expect(divides(from[axis], node.shape[axis]), "a multiple of {} as length of axis {}, got {}", from[axis], axis,
            node.shape[axis]);
   }
 }
@@ -60,7 +60,7 @@ Tensor* repeat(Graph& g, Tensor* x, Shape shape, std::string name) {
 void infer::fill(Tensor& node) {
   const Expect expect(node, "");
   const FillParams& params = params_of<FillParams>(node);
-  expect(!traits(params.dtype).is_quantized, "a plain dtype, got {}", name_of(params.dtype));
+  expect(!traits(params.dtype).is_quantized, "a dtype that is not quantised, got {}", name_of(params.dtype));
   node.dtype = params.dtype;
   node.shape = params.shape;
 }

@@ -1,6 +1,7 @@
 // Builders of all ops. Shapes are written [innermost, ...]; letters are axis lengths. Every builder returns the new
-// node and accepts zero-length axes. If sources do not fit, it throws InvalidArgument "[op name] ..." with both shapes.
-// Results are f32 unless stated otherwise. A source marked `?` may be nullptr.
+// node and accepts zero-length axes. If the shapes of the sources do not match, the builder throws InvalidArgument with
+// the text "[op name] ..." and both shapes. Results are f32 unless stated otherwise. A source marked `?` may be
+// nullptr.
 #pragma once
 
 #include <string>
@@ -24,14 +25,14 @@ Tensor* set_rows(Graph& g, Tensor* cache, Tensor* rows, Tensor* ids, SelectParam
 /// over k. If k is 0, the result is zeros.
 Tensor* mul_mat(Graph& g, Tensor* a, Tensor* b, std::string name = {});
 
-/// Start index of a range (SelectParams) whose rows or experts no id can select. It is larger than any i32.
+/// Start index of a range (SelectParams) whose rows or experts no id can select. This index is larger than any i32.
 inline constexpr int64_t kNoId = int64_t{1} << 40;
 /// experts [k, m, e], x f32 [k, u or 1, t], ids i32 [u, t] -> [m, u, t]: the product of expert ids[u, t] and x[:, u,
 /// t].
 Tensor* mul_mat_id(Graph& g, Tensor* experts, Tensor* x, Tensor* ids, SelectParams params = {}, std::string name = {});
 
-/// Element-wise; the result has a's dtype (f32, f16, bf16; add, sub and mul also i32) and the broadcast shape: on each
-/// axis the two lengths are equal or one of them is 1.
+/// Element-wise ops. The result has the dtype of `a`. This dtype is f32, f16 or bf16. add, sub and mul also support
+/// i32. The result has the broadcast shape: on each axis, the two lengths are equal or one of them is 1.
 Tensor* add(Graph& g, Tensor* a, Tensor* b, std::string name = {});
 Tensor* sub(Graph& g, Tensor* a, Tensor* b, std::string name = {});
 Tensor* mul(Graph& g, Tensor* a, Tensor* b, std::string name = {});
@@ -45,7 +46,7 @@ Tensor* clamp(Graph& g, Tensor* x, ClampParams params, std::string name = {});
 Tensor* glu(Graph& g, Tensor* gate, Tensor* up, GluKind kind, std::string name = {});
 Tensor* glu_fused(Graph& g, Tensor* gate_up, GluKind kind, std::string name = {});
 
-/// x / sqrt(mean(x^2) + eps) over axis 0. Multiply the result by the weight, if any.
+/// x / sqrt(mean(x^2) + eps) over axis 0. If the norm has a weight, the caller multiplies the result by this weight.
 Tensor* rms_norm(Graph& g, Tensor* x, NormParams params, std::string name = {});
 /// (x - mean) / sqrt(var + eps) over axis 0.
 Tensor* layer_norm(Graph& g, Tensor* x, NormParams params, std::string name = {});
@@ -56,10 +57,11 @@ Tensor* soft_max(Graph& g, Tensor* x, Tensor* mask, Tensor* sinks, SoftMaxParams
 Tensor* rope(Graph& g, Tensor* x, Tensor* positions, Tensor* freq_factors, RopeParams params, std::string name = {});
 /// [a, ...] -> [1, ...]: sums over axis 0.
 Tensor* sum_rows(Graph& g, Tensor* x, std::string name = {});
-/// [a, ...] -> i32 [1, ...]: index of the largest element along axis 0; the lowest index among equal elements.
+/// [a, ...] -> i32 [1, ...]: index of the largest element along axis 0. If several elements are equally large, the
+/// result is the lowest of their indices.
 Tensor* argmax(Graph& g, Tensor* x, std::string name = {});
-/// [a, ...] -> i32 [k, ...]: indices of the k largest elements along axis 0 in descending order; among equal elements
-/// the lower index is first.
+/// [a, ...] -> i32 [k, ...]: indices of the k largest elements along axis 0. The index of the largest element is first;
+/// among equal elements the lower index is first.
 Tensor* top_k(Graph& g, Tensor* x, int64_t k, std::string name = {});
 
 /// q f32 [d, t, h, z or 1]; k [d, s, h/g, z]; v [e, s, h/g, z] (k, v: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or
@@ -69,17 +71,17 @@ Tensor* top_k(Graph& g, Tensor* x, int64_t k, std::string name = {});
 /// the sum of e^score, sinks included; -inf if the query sees no row.
 Tensor* attention(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* positions, Tensor* mask, Tensor* sinks,
                   AttentionParams params, std::string name = {});
-/// Merges attention results over parts of the rows (AttentionParams::parts) into the result over all rows.
-/// parts f32 [e + 1, h, t, z], lse f32 [y, h, t] -> [e, h, t]. `lse` covers all y parts; `parts` holds z <= y of them.
-/// The result is the sum over the parts in `parts` of e^(part[e] - log(sum over y of e^lse)) * part[:e].
-/// Parts with lse -inf may hold any values. If every lse is -inf, the result is zeros.
+/// Merges attention results over parts of the rows (AttentionParams::parts) into the result over all rows. parts f32 [e
+/// + 1, h, t, z], lse f32 [y, h, t] -> [e, h, t]. `lse` has the values of all y parts. `parts` has z <= y of these
+/// parts. The result is the sum over the parts in `parts` of e^(part[e] - log(sum over y of e^lse)) * part[:e]. Parts
+/// with lse -inf may hold any values. If every lse is -inf, the result is zeros.
 ///   e = 1, parts (6, 0) and (2, log 3), lse (0, log 3): 6 * 1/4 + 2 * 3/4 = 3
 Tensor* merge_attention(Graph& g, Tensor* parts, Tensor* lse, std::string name = {});
 
 /// Ops with a state process the tokens of a batch in order. positions i32 [t]: a token at position 0 starts a sequence,
-/// so earlier tokens and the state do not affect it. A negative position marks padding, which gives zeros and is
-/// skipped. All sources except positions are f32; rows (axis 0) have no gaps. The result holds one row for each token,
-/// then the new state.
+/// so earlier tokens and the state do not affect it. A token with a negative position is padding: its row is zeros, and
+/// the other tokens and the state do not depend on it. All sources except positions are f32; rows (axis 0) have no
+/// gaps. The result holds one row for each token, then the new state.
 ///
 /// A causal convolution of each channel. x [c, t], weight [k, c], k >= 1, state [c, k - 1] -> [c, t + k - 1]. The state
 /// holds the k - 1 inputs before the batch, oldest first. Column i < t is the sum over j of weight[j] times the input
@@ -97,13 +99,14 @@ Tensor* gated_delta(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* decay, Te
 Tensor* cast(Graph& g, Tensor* x, DType dtype, std::string name = {});
 /// Copies x into a tensor without gaps.
 Tensor* contiguous(Graph& g, Tensor* x, std::string name = {});
-/// Concatenates at least one source along `axis`. Sources have one dtype and agree on all other axes.
+/// Concatenates at least one source along `axis`. All sources have the same dtype, and equal lengths on the other axes.
 Tensor* concat(Graph& g, std::vector<Tensor*> sources, int axis, std::string name = {});
-/// Tiles x until it has `shape`.
+/// Repeats x along its axes, so that the result has shape `shape`.
 Tensor* repeat(Graph& g, Tensor* x, Shape shape, std::string name = {});
 Tensor* fill(Graph& g, FillParams params, std::string name = {});
 
-/// The same elements in the same order with another shape. x must be contiguous; one entry may be -1 and is inferred.
+/// The same elements in the same order with another shape. x must be contiguous. One entry of `shape` may be -1; its
+/// length is computed.
 Tensor* reshape(Graph& g, Tensor* x, Shape shape, std::string name = {});
 /// Indices [begin, begin + length) of one axis.
 Tensor* slice(Graph& g, Tensor* x, SliceParams params, std::string name = {});
@@ -111,8 +114,8 @@ Tensor* permute(Graph& g, Tensor* x, std::array<int, 4> axes, std::string name =
 /// Swaps axes 0 and 1.
 Tensor* transpose(Graph& g, Tensor* x, std::string name = {});
 
-/// A collective of a local graph. x must be contiguous. With params.counts the result is flat, [count]; without counts
-/// it has x's shape.
+/// A collective of a local graph. x must be contiguous. If params.counts is given, the result is flat: [count].
+/// Otherwise the result has the shape of x.
 Tensor* collective(Graph& g, Collective kind, Tensor* x, CollectiveParams params, std::string name = {});
 
 }  // namespace shoal

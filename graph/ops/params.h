@@ -88,20 +88,20 @@ struct NormParams {
 };
 
 struct SoftMaxParams {
-  float scale = 1.0f;  ///< applied to x before the mask is added
+  float scale = 1.0f;  ///< factor of x; the mask is added after the scaling
   static constexpr auto fields() { return std::tuple(Param{"scale", &SoftMaxParams::scale}); }
 };
 
-/// The pairing of a row's elements; each pair is rotated.
+/// The pairs of elements of a row that rope rotates.
 enum class RopeMode : uint8_t {
   kNeighbours,  ///< (2i, 2i+1): llama models in GGUF files
   kHalves,      ///< (i, i + dims/2): "neox"
   kCount
 };
 /// The angle of pair i at position p is p * base^(-2i/dims) / freq_factors[i], scaled as in YaRN (Peng et al. 2023).
-/// YaRN multiplies the angle by freq_scale. Between the pairs that make beta_fast and beta_slow rotations within
-/// original_context, ext_factor blends the scaled with the unscaled angle. `truncate` rounds this range outwards to
-/// whole pairs.
+/// YaRN multiplies the angle by freq_scale. For a range of pairs, ext_factor blends the scaled angle with the unscaled
+/// angle. Within original_context, the first pair of the range makes beta_fast rotations, and the last pair makes
+/// beta_slow rotations. `truncate` rounds the ends of this range outwards to whole pairs.
 struct RopeParams {
   int64_t dims = 0;  ///< the elements [offset, offset + dims) are rotated, the other elements are copied
   int64_t offset = 0;
@@ -130,7 +130,7 @@ struct TopKParams {
 };
 
 struct AttentionParams {
-  float scale = 1.0f;    ///< applied to q.k
+  float scale = 1.0f;    ///< factor of the product of q and k
   float softcap = 0.0f;  ///< if c > 0, scores become c * tanh(score / c) before masking
   bool causal = false;   ///< needs positions: query t sees the kv rows s <= positions[t]
   int64_t window = 0;    ///< if w > 0 (needs positions), query t sees only the rows s > positions[t] - w

@@ -70,11 +70,11 @@ void infer::set_rows(Tensor& node) {
   expect((cache.is_leaf() && cache.is_persistent()) || cache.op == Op::kSetRows,
          "a cache that is persistent or the result of another set_rows, got {}", name_of(cache.op));
   expect(cache.storage()->role != Role::kWeight,
-         "a cache, got a weight, which graphs only read: add it as Role::kCache");
+         "a cache, got a weight, which graphs only read: add the tensor as Role::kCache");
   expect.dtype(1, {DType::kF32});
   expect.dtype(2, {DType::kI32, DType::kI64});
   expect(rows.storage() != cache.storage(),
-         "rows outside the cache, got a part of it, which changes while it is read: copy it first (contiguous)");
+         "rows outside the cache, got a view of the cache, which this op changes: copy the view first (contiguous)");
   expect.shape(1, {cache.shape[0], rows.shape[1], cache.shape[2], cache.shape[3]});
   expect.shape(2, {rows.shape[1], 1, 1, 1});
   expect.select(params_of<SelectParams>(node), 1);

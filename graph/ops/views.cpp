@@ -1,4 +1,4 @@
-// Views: see graph/ops/ops.h. Inference replaces the entry -1 in a reshape's parameters by the inferred length.
+// Views: see graph/ops/ops.h. Shape inference replaces the entry -1 in a reshape's parameters by the computed length.
 #include <algorithm>
 
 #include "graph/ops/infer.h"
@@ -12,9 +12,9 @@ void resolve_inferred_axis(const infer::Expect& expect, const Tensor& x, Shape& 
   if (inferred == shape.end()) return;
   Shape known = shape;
   known[inferred - shape.begin()] = 1;
-  expect(infer::addressable(DType::kI32, known), "axes >= 0, except at most one -1, got {}", fmt::join(shape, ", "));
+  expect(infer::addressable(DType::kI32, known), "lengths >= 0, except at most one -1, got {}", fmt::join(shape, ", "));
   const int64_t elements = known[0] * known[1] * known[2] * known[3];
-  expect(elements > 0, "no axis of length 0 next to the inferred axis, got {}", fmt::join(shape, ", "));
+  expect(elements > 0, "no axis of length 0 in addition to the inferred axis, got {}", fmt::join(shape, ", "));
   expect(x.elements() % elements == 0, "a multiple of {} elements for the shape {}, got {}", elements,
          fmt::join(shape, ", "), x.elements());
   *inferred = x.elements() / elements;

@@ -2,9 +2,10 @@
 // special instruction set may include this header. All fields are little endian. Blocks have an alignment of at most 2.
 // The alignment of mxfp4 is 1: its blocks have 17 bytes, so its rows begin at any address.
 //
-// A block of 32 elements has an f16 scale (and minimum), or a power of two as scale. A block of 256 elements ("K", and
-// iq4_xs) consists of sub-blocks of 16 or 32 elements with small integer scales (and minima). The block's f16 factors
-// `scale` (and `min_scale`) multiply these integers.
+// A block of 32 elements has an f16 scale (in some types also an f16 minimum), or a power of two as scale. A block of
+// 256 elements ("K", and iq4_xs) consists of sub-blocks of 16 or 32 elements. Each sub-block has a small integer as
+// scale (in some types also a small integer as minimum). The block's f16 factors `scale` (and `min_scale`) multiply
+// these integers.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ inline constexpr int kSuperBlock = 256;
 ///   element = scale * (code - kOffset) + add        (add is 0 without kAdds)
 template <int kElements_, int kGroup_, int kBits_, int kOffset_, bool kAdds_>
 struct Format {
-  static_assert(kElements_ != kBlock || kBits_ == 4 || kBits_ == 5 || kBits_ == 8);  // the widths that kernels support
+  static_assert(kElements_ != kBlock || kBits_ == 4 || kBits_ == 5 || kBits_ == 8);  // the kBits that kernels support
   static constexpr int kElements = kElements_, kGroup = kGroup_, kBits = kBits_, kOffset = kOffset_;
   static constexpr bool kAdds = kAdds_;
 };
@@ -85,8 +86,8 @@ struct BlockMXFP4 : Format<kBlock, 32, 4, 0, false>, E2M1Levels {
   uint8_t nibbles[16];
 };
 
-/// 16 sub-blocks of 16: element = scale * (scales & 15) * q - min_scale * (scales >> 4). Each half (128 elements) has
-/// 32 bytes of crumbs (2-bit values). Bits 2j..2j+1 of byte l belong to element 32 j + l of the half.
+/// 16 sub-blocks of 16 elements: element = scale * (scales & 15) * q - min_scale * (scales >> 4). Each half (128
+/// elements) has 32 bytes of crumbs (2-bit values). Bits 2j..2j+1 of byte l belong to element 32 j + l of the half.
 struct BlockQ2_K : Format<kSuperBlock, 16, 2, 0, true> {
   uint8_t scales[16];
   uint8_t crumbs[64];
@@ -94,9 +95,9 @@ struct BlockQ2_K : Format<kSuperBlock, 16, 2, 0, true> {
   uint16_t min_scale;
 };
 
-/// 16 sub-blocks of 16: element = scale * (s - 32) * (q - 4) with 3-bit q. The low two bits of q are stored as in
-/// BlockQ2_K. For element 32 j + l, bit 2 of q is bit j of high_bits[l]. s has 6 bits: the low four bits of s[j] are
-/// nibble j / 8 of scales[j % 8], the high two are at bit 2 (j / 4) of scales[8 + j % 4].
+/// 16 sub-blocks of 16 elements: element = scale * (s - 32) * (q - 4) with 3-bit q. The low two bits of q are stored as
+/// in BlockQ2_K. For element 32 j + l, bit 2 of q is bit j of high_bits[l]. s has 6 bits: the low four bits of s[j] are
+/// nibble j / 8 of scales[j % 8], and the high two bits are at bit 2 (j / 4) of scales[8 + j % 4].
 struct BlockQ3_K : Format<kSuperBlock, 16, 3, 4, false> {
   uint8_t high_bits[32];
   uint8_t crumbs[64];
@@ -104,10 +105,10 @@ struct BlockQ3_K : Format<kSuperBlock, 16, 3, 4, false> {
   uint16_t scale;
 };
 
-/// 8 sub-blocks of 32: element = scale * s * q - min_scale * m. Every 64 elements have 32 bytes: the low nibbles are
-/// the first 32 elements, the high nibbles the last 32. s and m have 6 bits. For j < 4: s[j] = scales[j] & 63, m[j] =
-/// scales[j + 4] & 63. For j >= 4: the low four bits of s[j] and m[j] are the low and high nibble of scales[j + 4];
-/// their high two bits are bits 6..7 of scales[j - 4] and scales[j].
+/// 8 sub-blocks of 32 elements: element = scale * s * q - min_scale * m. Every 64 elements have 32 bytes: the low
+/// nibbles are the first 32 elements, and the high nibbles are the last 32 elements. s and m have 6 bits. For j < 4:
+/// s[j] = scales[j] & 63, m[j] = scales[j + 4] & 63. For j >= 4: the low four bits of s[j] and m[j] are the low and
+/// high nibble of scales[j + 4]; their high two bits are bits 6..7 of scales[j - 4] and scales[j].
 struct BlockQ4_K : Format<kSuperBlock, 32, 4, 0, true> {
   uint16_t scale;
   uint16_t min_scale;
@@ -115,7 +116,7 @@ struct BlockQ4_K : Format<kSuperBlock, 32, 4, 0, true> {
   uint8_t nibbles[128];
 };
 
-/// As BlockQ4_K, with a fifth bit: bit j of high_bits[l] belongs to element l of sub-block j.
+/// Like BlockQ4_K, but q has a fifth bit: bit j of high_bits[l] belongs to element l of sub-block j.
 struct BlockQ5_K : Format<kSuperBlock, 32, 5, 0, true> {
   uint16_t scale;
   uint16_t min_scale;
@@ -124,9 +125,10 @@ struct BlockQ5_K : Format<kSuperBlock, 32, 5, 0, true> {
   uint8_t nibbles[128];
 };
 
-/// 16 sub-blocks of 16: element = scale * s * (q - 32). The signed byte s is the sub-block's entry of `scales`. Each
-/// half (128 elements) has 64 bytes of nibbles and 32 bytes of crumbs. For l < 32 and j < 4, element 32 j + l has its
-/// low bits in nibble j / 2 of nibbles[32 (j % 2) + l], and its high two bits at bit 2 j of crumbs[l].
+/// 16 sub-blocks of 16 elements: element = scale * s * (q - 32). The signed byte s is the sub-block's entry of
+/// `scales`. Each half (128 elements) has 64 bytes of nibbles and 32 bytes of crumbs. For l < 32 and j < 4, element
+/// 32 j + l has its low four bits in nibble j / 2 of nibbles[32 (j % 2) + l], and its high two bits at bit 2 j of
+/// crumbs[l].
 struct BlockQ6_K : Format<kSuperBlock, 16, 6, 32, false> {
   uint8_t nibbles[128];
   uint8_t crumbs[64];
@@ -134,9 +136,9 @@ struct BlockQ6_K : Format<kSuperBlock, 16, 6, 32, false> {
   uint16_t scale;
 };
 
-/// 8 sub-blocks of 32: element = scale * (s - 32) * kLevels[q]. s has 6 bits: the low four bits of s[j] are nibble j %
-/// 2 of low_scales[j / 2], the high two are at bit 2 j of high_scales. Sub-block j has nibbles 16 j .. 16 j + 15,
-/// ordered as in BlockQ4_0.
+/// 8 sub-blocks of 32 elements: element = scale * (s - 32) * kLevels[q]. s has 6 bits: the low four bits of s[j] are
+/// nibble j % 2 of low_scales[j / 2], and the high two bits are at bit 2 j of high_scales. Sub-block j has nibbles 16 j
+/// .. 16 j + 15, ordered as in BlockQ4_0.
 struct BlockIQ4_XS : Format<kSuperBlock, 32, 4, 0, false>, IQ4Levels {
   uint16_t scale;
   uint16_t high_scales;
@@ -147,7 +149,7 @@ struct BlockIQ4_XS : Format<kSuperBlock, 32, 4, 0, false>, IQ4Levels {
 /// The coded types: element = scale * factor * kUnit * code. Each group has a small integer factor; codes are signed
 /// bytes. codes.inc decodes them. The comments below use these terms: an index selects a codebook entry of 4 or 8
 /// elements (grids.h). A set sign bit makes an element negative. If eight elements have only seven sign bits, the
-/// eighth sign makes the number of negative elements even. s determines the factor, 2 s + 1.
+/// eighth sign makes the number of negative elements even. s is a stored integer, and the factor is 2 s + 1.
 template <int kElements_, int kGroup_>
 struct Coded : Format<kElements_, kGroup_, 8, 0, false> {
   static constexpr float kUnit = 1;
@@ -210,8 +212,8 @@ struct BlockIQ1_S : Coded<kSuperBlock, 32> {
   uint16_t high[8];
 };
 
-/// As BlockIQ1_S, but `high` holds a nibble for every 8 elements: the high 3 bits of the index, then the sign bit. Each
-/// word of `scales` holds s (3 bits) of four groups. The high nibble of each word is one nibble of the block's f16
+/// Like BlockIQ1_S, but `high` holds a nibble for every 8 elements: the high 3 bits of the index, then the sign bit.
+/// Each word of `scales` holds s (3 bits) of four groups. The high nibble of each word is one nibble of the block's f16
 /// scale; the first word holds the lowest nibble.
 struct BlockIQ1_M : Coded<kSuperBlock, 16> {
   static constexpr float kUnit = 0.125f;
@@ -234,9 +236,10 @@ struct BlockTQ2_0 : Coded<kSuperBlock, 32> {
   uint16_t scale;
 };
 
-/// Four sub-blocks of 16: element = scale * kLevels[q] / 2. Scales have four exponent bits and three mantissa bits
-/// (UE4M3). The same bits read as an f16 give the scale times 2^-8. Byte j of 8 holds elements j and j + 8 of a
-/// sub-block. Files store an additional factor for each tensor; it multiplies the results of the tensor's mul_mat.
+/// Four sub-blocks of 16 elements: element = scale * kLevels[q] / 2. Scales have four exponent bits and three mantissa
+/// bits (UE4M3). If these bits are read as an f16, the value is the scale times 2^-8. Each sub-block has 8 bytes: byte
+/// j holds elements j and j + 8. Files store an additional factor for each tensor. This factor multiplies the results
+/// of the tensor's mul_mat.
 struct BlockNVFP4 : Coded<64, 16>, E2M1Levels {
   static constexpr float kUnit = 128;
   uint8_t scales[4];

@@ -59,7 +59,7 @@ void encode(const float* x, BlockQ8_0& block) {
 }
 
 /// The element with the largest magnitude gets the level with the largest magnitude. Other elements get the nearest
-/// level, NaN gets the lowest.
+/// level, and NaN gets the lowest level.
 void encode(const float* x, BlockIQ4_NL& block) {
   constexpr auto& kLevels = BlockIQ4_NL::kLevels;
   block.scale = f32_to_f16(extreme_of(x) / kLevels[0]);
@@ -97,14 +97,14 @@ float error_with(const float* x, int scale) {
 }
 
 /// The smallest scale with which no element exceeds the largest level. Half of that scale clips the largest elements
-/// but doubles the resolution; it is used if its error is smaller.
+/// but doubles the resolution. This half scale is used if its error is smaller.
 int mxfp4_scale(const float* x) {
   uint32_t largest = 0;  // bits of the largest magnitude
   for (int i = 0; i < kBlock; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
   // The largest level is 12 = 1.5 * 2^3.
   const int whole = static_cast<int>(largest >> 23) - 2 + ((largest & 0x7fffffu) > 0x400000u ? 1 : 0);
   if (whole <= 0) return 0;
-  const int scale = std::min(whole, 253);  // NaN would give more
+  const int scale = std::min(whole, 253);  // for NaN, `whole` may exceed 253
   return error_with(x, scale - 1) < 4 * error_with(x, scale) ? scale - 1 : scale;
 }
 

@@ -5,8 +5,8 @@
 namespace shoal::quants {
 namespace {
 
-constexpr int kSteps = 9;            // number of candidates on each side of the obvious scale
-constexpr float kStepLevels = 0.1f;  // distance between candidates, in quantisation levels of the extreme element
+constexpr int kSteps = 9;            // number of scales tried on each side of the first scale
+constexpr float kStepLevels = 0.1f;  // distance between two scales, in quantisation levels of the extreme element
 
 /// Sums for the least-squares problem x ~ scale * q.
 struct Products {

@@ -1,5 +1,6 @@
-// Scale searches of the quantisers: find the scale with the smallest squared error for a few elements. They try a few
-// dozen candidates around the obvious scale, and solve least squares for the integers of each candidate.
+// Scale searches of the quantisers: find the scale with the smallest squared error for a few elements. The first scale
+// of a search maps the extreme element to the lowest level. The search tries scales near the first scale, and solves
+// least squares for the integers of each of these scales.
 #pragma once
 
 #include <cmath>

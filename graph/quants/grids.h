@@ -1,6 +1,6 @@
-// The codebooks of the IQ types as byte tables. An entry is a word of four or eight bytes, the first in its lowest
-// byte. This header has only data and compile-time functions, so files compiled for a special instruction set may
-// include it.
+// The codebooks of the IQ types as byte tables. An entry is a word of four or eight bytes. The first element is in the
+// lowest byte. This header has only data and compile-time functions, so files compiled for a special instruction set
+// may include it.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct Grid {
 
 namespace grids {
 
-/// The possible values of an entry's elements. They are magnitudes, except in iq1_s: 8 g + 8 with g in -1 .. 1.
+/// The possible values of an entry's elements. They are magnitudes. In iq1_s, they are 8 g + 8 with g in -1 .. 1.
 inline constexpr uint8_t kIQ2Levels[] = {8, 25, 43};
 inline constexpr uint8_t kIQ3XXSLevels[] = {4, 12, 20, 28, 36, 44, 52, 62};
 inline constexpr uint8_t kIQ3SLevels[] = {1, 3, 5, 7, 9, 11, 13, 15};
@@ -25,8 +25,8 @@ inline constexpr uint8_t kIQ1Levels[] = {0, 8, 16};
 #define SHOAL_GRID(id, set) inline constexpr char k##id##Set[] = set;
 #include "graph/quants/grids.def"
 
-/// The entries of a set in ascending order. Each entry packs the level numbers of its elements, with two bits per
-/// element for three levels and three bits for eight levels.
+/// The entries of a set in ascending order. Each entry packs the level numbers of its elements. With three levels, an
+/// element has two bits; with eight levels, an element has three bits.
 template <int kCount>
 struct Entries {
   uint16_t numbers[kCount];

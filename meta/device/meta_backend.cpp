@@ -23,11 +23,11 @@ using functions::Activity;
 void check_range(const Tensor& tensor, size_t offset, size_t size) {
   const size_t bytes = tensor.bytes();
   if (offset <= bytes && size <= bytes - offset) return;
-  fail<InvalidArgument>("bytes [{}, {} + {}) are outside {} of {} bytes", offset, offset, size, describe(tensor),
-                        bytes);
+  fail<InvalidArgument>("bytes [{}, {} + {}) are outside {}, which has {} bytes", offset, offset, size,
+                        describe(tensor), bytes);
 }
 
-/// True if all weights and caches that the local graphs use are placed.
+/// True if all weights and caches of the local graphs have memory.
 bool has_memory(const Plan& plan) {
   return std::all_of(plan.ranks.begin(), plan.ranks.end(), [](const RankPlan& rank) {
     const std::vector<Tensor*> leaves = rank.graph->leaves();
@@ -36,8 +36,8 @@ bool has_memory(const Plan& plan) {
   });
 }
 
-/// Waits up to `time` for the member's queue to become empty and returns the queue's state. nullopt if the member's
-/// family does not report it.
+/// Waits at most `time` until the member's queue is empty. Then returns the state of the queue, or nullopt if the
+/// member's family does not report this state.
 std::optional<functions::QueueState> state_of(Backend& member, std::chrono::nanoseconds time = {}) {
   const auto wait = find_function(member.device().reg(), functions::kWaitForQueued);
   if (wait == nullptr) return std::nullopt;
@@ -71,7 +71,7 @@ MetaBackend::MetaBackend(std::shared_ptr<MetaState> state, std::vector<std::uniq
 
 MetaBackend::~MetaBackend() {
   // Queued collectives use the communicator, so every member must finish before the communicator is destroyed. Failures
-  // are ignored.
+  // of the members are ignored.
   release_held();
   for (Backend* member : streams_) {
     try {
@@ -90,7 +90,7 @@ std::string MetaBackend::name() const {
 void MetaBackend::set_row_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
   check_addends("set", shards);
-  release_held();  // the calls below may wait for a member
+  release_held();  // held runs must start before a call below waits for a member
   if (shards.layout.is_partial()) return set_partial_async(shards, data, offset, size);
   const auto* bytes = static_cast<const std::byte*>(data);
   for (const size_t rank : mesh().own()) {
@@ -104,7 +104,7 @@ void MetaBackend::get_row_async(const Tensor& tensor, void* data, size_t offset,
   if (reads_at_once(tensor, data, offset, size)) return;
   get_async_for(*this, tensor, data, offset, size);
   if (mesh().processes_without_rank().empty() || size == 0) return;
-  // Processes without a rank have no stream that could wait for the bytes, so this call waits for them.
+  // A process without a rank has no stream that can wait for the bytes. So the host waits until the bytes have arrived.
   const std::span bytes(static_cast<std::byte*>(data), size);
   if (mesh().is_here() && mesh().front() == 0) {
     for (const int process : mesh().processes_without_rank()) pass_async(true, process, tensor.name, bytes);
@@ -123,9 +123,9 @@ void MetaBackend::get_async_for(Backend& reader, const Tensor& tensor, void* dat
   require<InvalidArgument>(
       other != nullptr || mesh().processes_without_rank().empty(),
       "{} of {} cannot be sent to {}, which is not a meta device and may belong to another process; with "
-      "several processes make a meta device of each device",
+      "several processes, make a meta device of each device",
       describe(tensor), name(), reader.name());
-  release_held();  // the calls below may wait for a member
+  release_held();  // held runs must start before a call below waits for a member
   get_here_async(shards, data, offset, size);
   if (mesh().processes_without_rank().empty() || other == this || size == 0) return;
   const std::span bytes(static_cast<std::byte*>(data), size);
@@ -137,8 +137,8 @@ void MetaBackend::get_async_for(Backend& reader, const Tensor& tensor, void* dat
   }
 }
 
-// Only views of caches that are divided between processes need this function. Plans make all other results whole on
-// every rank.
+// This function is needed only if a cache is divided between processes, and only for views of this cache. Plans make
+// all other results whole on every rank.
 bool MetaBackend::reads_at_once(const Tensor& tensor, void* data, size_t offset, size_t size) {
   if (!mesh().spans() || shards_of(tensor).layout.is_mirrored()) return false;
   synchronize();
@@ -174,14 +174,15 @@ void MetaBackend::pass_async(bool sends, int process, std::string_view what, std
                      static_cast<int64_t>(own.message.size));
     }
     if (failed && own.message.sends)
-      own.group.fail(fmt::format("{} cannot be sent: earlier work on it failed", own.what));
-    // No timeout: earlier work of the other process may take long. The group notices processes that died or stopped.
+      own.group.fail(fmt::format("{} cannot be sent, because earlier work failed", own.what));
+    // The exchange has no timeout, because earlier work of the other process may take long. The group notices processes
+    // that died or stopped.
     if (!failed) own.group.exchange({&own.message, 1}, own.what);
     own.finished = true;
   };
-  require<InvalidArgument>(enqueue({pass, &crossing, nullptr}),
-                           "{} cannot run host functions in stream order; sending to other processes needs them",
-                           name());
+  require<InvalidArgument>(
+      enqueue({pass, &crossing, nullptr}),
+      "{} cannot run host functions in stream order; copies to other processes need these functions", name());
 }
 
 // Writes row by row, because one rectangle of the tensor may become several rectangles on a rank.
@@ -201,7 +202,7 @@ void MetaBackend::get_2d_async(const Tensor& tensor, void* data, size_t host_str
   }
 }
 
-// Rank 0 gets the value, the other ranks get zeros.
+// Rank 0 gets the value. The other ranks get zeros.
 void MetaBackend::set_partial_async(const Shards& shards, const void* data, size_t offset, size_t size) {
   static constexpr std::array<std::byte, 16 * 1024> kZeros{};
   if (size > 0) streams_[0]->set_async(*shards.local[0], data, offset, size);
@@ -228,7 +229,7 @@ void MetaBackend::get_partial_async(const Shards& shards, void* data, size_t off
     own.finished = true;
   };
   if (enqueue({finish, &read, nullptr})) return;
-  // These members cannot wait for each other, so the host waits for all of them.
+  // If the streams cannot run this task in order, the host waits for all streams.
   for (Backend* member : streams_) member->synchronize();
   read.sum.finish(data);
 }
@@ -321,16 +322,16 @@ void MetaBackend::release() {
   for (Backend* member : streams_) member->release();
 }
 
-// Only this function notices a stall after the last collective, because no other rank waits for the stalled rank. The
-// timeout is counted in slices, as in a rendezvous, so a pause of this process counts as one slice, even if it lasts an
-// hour.
+// Only this function notices a stall after the last collective, because no other rank waits for the stalled rank. As in
+// a rendezvous, the timeout is counted in slices of time. If this process is paused, even for an hour, the pause counts
+// as one slice.
 std::string MetaBackend::watch_members() {
   constexpr int kSlices = 16;
   const std::chrono::nanoseconds slice = std::chrono::nanoseconds(comm_options_.timeout) / kSlices;
   TimeoutReport report;
   std::string message;
   uint64_t before = 0;
-  for (int slices = 0;;) {  // consecutive slices in which no work ended although some members (not all) were working
+  for (int slices = 0;;) {  // number of consecutive slices in which no work ended and only some members worked
     int able = 0, working = 0;
     uint64_t ended = 0;
     Backend* first = nullptr;
@@ -368,8 +369,8 @@ std::string MetaBackend::abandon_late_ranks(TimeoutReport& report) {
   return message;
 }
 
-// Waits for every member even if some fail. A failure of one rank makes the collectives of the other ranks fail with
-// CommError. So a failure of any other type is the cause.
+// This function waits for every member, even if some members fail. A failure of one rank makes the collectives of the
+// other ranks fail with CommError. So a failure of any other type is the original cause.
 void MetaBackend::synchronize() {
   release_held();
   const std::string late = std::exchange(has_run_collectives_, false) ? watch_members() : "";
@@ -418,14 +419,14 @@ std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, con
   // A prepared plan was made for the communicator traits that the device predicts.
   auto* prepared = dynamic_cast<Plan*>(options.prepared);
   require<InvalidArgument>(prepared == nullptr || !prepared->ranks.empty(),
-                           "[{}] the prepared plan of graph '{}' has been used already; prepare one for each use",
+                           "[{}] the prepared plan of graph '{}' has been used already; prepare a plan for each use",
                            name(), range.graph->name());
   const bool is_ready = prepared != nullptr && prepared->graph_uid == range.graph->uid() && has_memory(*prepared) &&
                         (communicator_ == nullptr || communicator_->describe() == context.communicator);
   if (communicator_ != nullptr) context.communicator = communicator_->describe();
   Plan plan = is_ready ? std::move(*prepared) : make_plan(range, context, device.members(), options);
-  // Creates the communicator now. Otherwise a failure to create it would be reported by the first run and not by
-  // create_plan(). The plan must use the actual traits of this communicator.
+  // The communicator is created now. Otherwise the first run, and not create_plan(), would report a failure to create
+  // it. The plan must use the actual traits of this communicator.
   if (plan.communicates() && communicator().describe() != context.communicator) {
     context.communicator = communicator().describe();
     plan = make_plan(range, context, device.members(), options);
@@ -440,8 +441,8 @@ void MetaBackend::compare(const Plan& plan) {
   for (int process = 1; process < group.size(); ++process) {
     if (digests[static_cast<size_t>(process)] == digests[0]) continue;
     group.fail(
-        fmt::format("{} and {} planned {} in different ways; use the same shoal, the same options and the same "
-                    "kind of devices in all processes",
+        fmt::format("{} and {} planned {} in different ways; use the same version of shoal, the same options and "
+                    "the same kind of devices in all processes",
                     group.describe(0), group.describe(process), plan.graph_name));
   }
 }

@@ -12,7 +12,7 @@
 namespace shoal::meta {
 namespace {
 
-// Never dereferenced. A round number is easy to recognise in a debugger.
+// This address is never dereferenced. A round number is easy to recognise in a debugger.
 constexpr uintptr_t kFakeBase = 0x1000'0000;
 
 /// True if the shards have no memory yet and are equal to the shards that the tensor would get.
@@ -59,7 +59,7 @@ size_t MetaBufferType::alignment() const {
 // Memory is allocated when tensors are placed. This call refuses only a size that exceeds all free memory.
 std::unique_ptr<Buffer> MetaBufferType::allocate(size_t size) {
   const size_t free = device().memory().free;
-  require<OutOfMemory>(size <= free, "[{}] out of memory: {} asked for, {} free on {} devices together", name(),
+  require<OutOfMemory>(size <= free, "[{}] out of memory: {} requested, {} free on {} devices together", name(),
                        format_bytes(size), format_bytes(free), state_.mesh.members().size());
   return std::make_unique<MetaBuffer>(*this, size);
 }
@@ -78,7 +78,8 @@ MetaBuffer::~MetaBuffer() {
   drop_shards();
 }
 
-// Frees the members' memory first, which waits for queued work on the shards. Then drops the shards.
+// Frees the memory on the members, and then removes the shards. The call that frees the memory waits for queued work on
+// the shards.
 void MetaBuffer::drop_shards() {
   for (auto& parts : parts_) parts.clear();
   shards_.clear();
@@ -86,8 +87,8 @@ void MetaBuffer::drop_shards() {
   erase_declared(0);
 }
 
-// The tensors may no longer exist. If another buffer has declared shards for a new tensor at the same address, those
-// shards are kept.
+// The tensors in `declared_` may no longer exist. If another buffer has declared shards for a new tensor at the same
+// address, this function keeps those shards.
 void MetaBuffer::erase_declared(size_t first) {
   for (size_t i = first; i < declared_.size(); ++i) {
     const auto& [tensor, shards] = declared_[i];
@@ -131,7 +132,7 @@ void MetaBuffer::allocate_shards(std::span<Tensor* const> tensors, Usage usage) 
       const Layout layout = meta.ask(*tensor);
       const Shards* known = find_shards(*tensor) == nullptr ? store.find(*tensor) : nullptr;
       const bool is_adopted = known != nullptr && are_unplaced(*known, *tensor, layout);
-      if (known != nullptr && !is_adopted) store.erase(*tensor);  // shards of an earlier tensor at this address
+      if (known != nullptr && !is_adopted) store.erase(*tensor);  // removes an earlier tensor's shards
       if (!is_adopted) store.declare(*tensor, layout);
       declared_.emplace_back(tensor, store.share(*tensor));
     }
@@ -153,8 +154,8 @@ void MetaBuffer::allocate_shards(std::span<Tensor* const> tensors, Usage usage) 
   }
 }
 
-// Applies the chain of views to the shards of the base, one view after the other. The intermediate views need not be
-// placed here.
+// Applies the chain of views to the shards of the base, one view after the other. The intermediate views do not need
+// shards in this buffer.
 void MetaBuffer::make_view(const Tensor& view) {
   shards_.erase(&view);  // removes the entry of an earlier tensor at this address
   names_.erase(&view);
@@ -298,7 +299,7 @@ void MetaBuffer::do_fill(Tensor& tensor, size_t offset, size_t size, const ByteR
   }
   is_wanted |= !shards.layout.is_split() && mesh.is_here();
   if (!is_wanted) return;
-  // If ranks share bytes, or a rank needs several rows, all bytes are read once and then divided.
+  // If ranks share bytes, or a rank needs several rows, all bytes are read once and then divided among the ranks.
   if (!is_whole || sum != size) return Buffer::do_fill(tensor, offset, size, read);
   for (const Part& part : parts) {
     const auto own = [&](size_t at, std::span<std::byte> to) { read(part.from + at - part.at, to); };

@@ -1,10 +1,11 @@
 // Buffers of the meta device. A MetaBuffer has no memory of its own: it knows the shards of its tensors and owns the
-// members' buffers that store them. Its addresses are fake; they only mark a tensor as placed.
+// members' buffers that store these shards. The addresses in a MetaBuffer are fake. A fake address only marks a tensor
+// as placed.
 //
-// MetaBufferType::allocate_tensors places a set of tensors with one buffer per member (weights, caches). bind()
-// attaches shards that were placed elsewhere (a plan's compute tensors). place() also works, with one allocation per
-// tensor and member. All calls block. The members' streams must be idle on the accessed bytes. Several threads may
-// write different bytes of a tensor concurrently.
+// MetaBufferType::allocate_tensors places a set of tensors, such as weights or caches, with one buffer per member.
+// bind() attaches shards that were placed elsewhere, such as the compute tensors of a plan. place() makes one
+// allocation per tensor and member. All calls block. During a call, queued work of the members must not use the
+// accessed bytes. Several threads may write different bytes of a tensor concurrently.
 #pragma once
 
 #include <memory>
@@ -23,7 +24,7 @@ struct MetaState;
 
 class MetaBufferType final : public BufferType {
  public:
-  /// Type of the members' buffers: their default type or their type for weights.
+  /// Type of the members' buffers: each member's default type, or its type for weights.
   enum class Of : uint8_t { kDefault, kWeights };
   /// `state` owns the buffer type.
   MetaBufferType(MetaState& state, Of of) : state_(state), of_(of) {}
@@ -44,7 +45,7 @@ class MetaBufferType final : public BufferType {
   Of of_;
 };
 
-/// State that a meta device shares with its backends, buffers and events, which may outlive the device.
+/// State that a meta device shares with its backends, buffers and events. These objects may outlive the device.
 struct MetaState : std::enable_shared_from_this<MetaState> {
   MetaState(MetaDevice& device, std::string name, Mesh mesh);
   /// Throws InvalidArgument if the device has been destroyed.
@@ -66,38 +67,39 @@ class MetaBuffer final : public Buffer {
   std::byte* base() const override;
   void set_usage(Usage usage) override;
   /// Allocates the shards of a persistent tensor with the layout that the callback returns. A view gets views of its
-  /// base's shards if the base's layout allows it. Other tensors get their shards from bind().
+  /// base's shards if the layout of the base allows such views. Other tensors get their shards from bind().
   void init_tensor(Tensor& tensor) override;
   void clear(uint8_t value) override;
-  /// Declares and allocates the shards of all tensors. After a failure, none of them is declared or allocated.
+  /// Declares and allocates the shards of all tensors. After a failure, no shards are declared or allocated.
   void allocate_shards(std::span<Tensor* const> tensors, Usage usage);
   /// Attaches placed shards and makes this buffer the tensor's buffer.
   void bind(Tensor& tensor, Shards shards);
   /// Removes the entry of a bound tensor, which may no longer exist.
   void unbind(const Tensor* tensor) { shards_.erase(tensor); }
-  /// Copies if `src` is in host memory, if both tensors have the same layout, or if `dst` is mirrored. Otherwise
-  /// returns false.
+  /// Copies and returns true if `src` is in host memory, if both tensors have the same layout, or if `dst` is mirrored.
+  /// Otherwise returns false.
   bool copy_tensor(const Tensor& src, Tensor& dst) override;
-  /// Copies if `dst` is in host memory or `src` is mirrored. Otherwise returns false.
+  /// Copies and returns true if `dst` is in host memory or `src` is mirrored. Otherwise returns false.
   bool copy_to(const Tensor& src, Tensor& dst) override;
   /// Keeps `part`, a buffer of a member, alive as long as this buffer.
   void keep(int rank, std::shared_ptr<Buffer> part);
 
-  /// nullptr if the tensor is not bound.
+  /// Returns nullptr if the tensor is not bound.
   const Shards* find(const Tensor& tensor) const;
-  /// Bytes that each member holds.
+  /// Number of bytes on each member.
   std::vector<size_t> bytes_per_rank() const;
 
  protected:
   void do_set(Tensor& tensor, const void* data, size_t offset, size_t size) override;
-  /// Each rank reads only its own bytes if the bytes of every rank are contiguous and no byte is needed by two ranks.
+  /// Each rank reads only its own bytes if the bytes of every rank are contiguous and no two ranks need the same byte.
   void do_fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read) override;
   void do_get(const Tensor& tensor, void* data, size_t offset, size_t size) override;
   void do_memset(Tensor& tensor, uint8_t value, size_t offset, size_t size) override;
-  /// Drops the shards of all tensors placed here and frees their memory. The tensors must be placed again before use.
+  /// Removes the shards of all tensors placed in this buffer, and frees the memory of the shards. The tensors must be
+  /// placed again before use.
   void do_reset() override;
   void do_alias(Tensor& tensor, const Tensor& placed) override;
-  /// Refuses tensors that were placed here, because they own their shards.
+  /// Refuses a tensor that was placed in this buffer, because such a tensor owns its shards.
   void do_unplace(Tensor& tensor) override;
 
  private:
@@ -106,7 +108,7 @@ class MetaBuffer final : public Buffer {
   void get_everywhere(const Shards& shards, void* data, size_t offset, size_t size);
   /// Broadcasts the bytes of rank `rank` from its process to all other processes.
   void hand_out(size_t rank, std::span<std::byte> bytes) const;
-  /// Creates the local views of one view. One graph per rank owns them.
+  /// Creates the local views of one view. One graph per rank owns these local views.
   void make_view(const Tensor& view);
   void drop_shards();
   /// Removes the entries of `declared_` from index `first` on, and their shards from the store.
@@ -117,7 +119,8 @@ class MetaBuffer final : public Buffer {
   /// Views and aliases of tensors placed here, with the graphs that own their local views. An alias shares the graphs
   /// of its view. The tensors may no longer exist, for example after the graph of a view was destroyed.
   std::unordered_map<const Tensor*, std::vector<std::shared_ptr<Graph>>> names_;
-  /// Tensors that this buffer declared in the store. They may no longer exist; new tensors may have their addresses.
+  /// Tensors that this buffer declared in the store. Such a tensor may no longer exist, and a new tensor may have its
+  /// address.
   std::vector<std::pair<const Tensor*, std::shared_ptr<const Shards>>> declared_;
   std::vector<std::vector<std::shared_ptr<Buffer>>> parts_;  ///< the members' buffers, per rank
 };

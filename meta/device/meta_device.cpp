@@ -21,7 +21,7 @@ std::string name_of(std::span<Device* const> members) {
   return fmt::format("META({})", fmt::join(names, ","));
 }
 
-/// One event on each member. All of them are recorded, waited for and synchronized together.
+/// One event on each member. All these events are recorded, waited for and synchronized together.
 class MetaEvent final : public Event {
  public:
   MetaEvent(std::shared_ptr<MetaState> state, std::vector<std::unique_ptr<Event>> parts)
@@ -149,7 +149,7 @@ class MetaDeviceImpl final : public MetaDevice {
   }
 
   std::vector<Device*> members_;
-  std::deque<FamilyUse> uses_;  ///< keep the members' families in use
+  std::deque<FamilyUse> uses_;  ///< each element keeps a member's family in use
   SplitStateCallback callback_;
   MetaOptions options_;
   machine::CostModel costs_;
@@ -171,8 +171,8 @@ std::unique_ptr<MetaDevice> MetaDevice::create(std::vector<Device*> members, Spl
   for (size_t i = 0; i < members.size(); ++i) {
     require<InvalidArgument>(members[i] != nullptr, "device {} of the meta device is missing", i);
     require<InvalidArgument>(members[i]->type() != DeviceType::kMeta,
-                             "{} is a meta device and cannot be a member of another one; make one meta device of all "
-                             "simple devices, or give several to a scheduler (sched/scheduler.h)",
+                             "{} is a meta device and cannot be a member of another meta device; make one meta device "
+                             "of all simple devices, or give several meta devices to a scheduler (sched/scheduler.h)",
                              members[i]->name());
     for (size_t j = 0; j < i; ++j) {
       require<InvalidArgument>(members[i] != members[j], "{} is listed twice; name each device once",
@@ -182,8 +182,8 @@ std::unique_ptr<MetaDevice> MetaDevice::create(std::vector<Device*> members, Spl
   require<InvalidArgument>(options.rules != nullptr,
                            "a meta device needs rules; leave MetaOptions::rules at its default");
   require<InvalidArgument>(options.member_params.empty() || options.member_params.size() == members.size(),
-                           "parameters are given for {} devices, the meta device has {}", options.member_params.size(),
-                           members.size());
+                           "parameters are given for {} devices, but the meta device has {}",
+                           options.member_params.size(), members.size());
   collectives::check_options({.timeout = options.comm_timeout, .implementation = options.comm});
   return std::make_unique<MetaDeviceImpl>(std::move(members), std::move(callback), std::move(options));
 }

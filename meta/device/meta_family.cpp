@@ -31,12 +31,13 @@ std::vector<double> parse_ratio(const std::string& text, size_t devices) {
     begin = end + 1;
   }
   require<InvalidArgument>(shares.size() == devices && sum > 0,
-                           "split \"{}\" has {} shares (sum {}) for {} devices; give one for each, not all zero", text,
-                           shares.size(), sum, devices);
+                           "split \"{}\" has {} shares (sum {}) for {} devices; give each device a share, not all 0",
+                           text, shares.size(), sum, devices);
   return shares;
 }
 
-/// Splits weights and caches on one axis by a ratio. A tensor is mirrored if the axis is shorter than two units.
+/// Splits weights and caches on one axis by a ratio. A unit is a block on axis 0 and an index on the other axes. A
+/// tensor is mirrored if its axis has fewer than two units.
 SplitStateCallback ratio_callback(int axis, std::vector<double> ratio) {
   return [axis, ratio = std::move(ratio)](const Tensor& tensor) {
     const int64_t unit = axis == 0 ? traits(tensor.dtype).block_elems : 1;
@@ -69,8 +70,8 @@ class MetaFamily final : public BackendReg {
   Device& create_device(std::string_view params) override {
     std::map<std::string, std::string> values{{"devices", ""}, {"split", ""}, {"axis", "1"}};
     for (const auto& [key, value] : parse_params(params, ' ')) {
-      require<InvalidArgument>(values.count(key) > 0, "META has no parameter \"{}\"; it knows devices, split and axis",
-                               key);
+      require<InvalidArgument>(values.count(key) > 0,
+                               "META has no parameter \"{}\"; the parameters are devices, split and axis", key);
       values[key] = value;
     }
     require<InvalidArgument>(!values["devices"].empty(), "META needs devices=NAME,NAME,...");
@@ -87,7 +88,8 @@ class MetaFamily final : public BackendReg {
   }
 
   void* function(std::string_view name) const override {
-    // Creates communicators between meta devices, whose backends run host functions in stream order.
+    // Creates communicators between meta devices. These are host communicators, which need only backends that run host
+    // functions in stream order.
     static collectives::FamilyFactory host{
         collectives::class_sizes(), {collectives::make_host_communicator, collectives::describe_host_communicator}};
     static const FunctionEntry table[] = {
@@ -119,7 +121,8 @@ BufferType& split_buffer_type(std::span<Device* const> devices, std::span<const 
     good = good && share >= 0 && share <= kMostShare;
     sum += share;
   }
-  require<InvalidArgument>(good && sum > 0, "{} shares for {} devices: give one from 0 to 1e9 for each, not all zero",
+  require<InvalidArgument>(good && sum > 0,
+                           "{} shares for {} devices: give each device a share from 0 to 1e9, at least one above 0",
                            shares.size(), devices.size());
   auto& meta = static_cast<MetaFamily&>(family());
   return meta.row_split({devices.begin(), devices.end()}, {shares.begin(), shares.end()}).buffer_type();

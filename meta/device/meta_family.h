@@ -1,12 +1,13 @@
-// The family "META" of the registry. It creates meta devices from text, "devices=CPU0,CPU1 split=3,1 axis=1". Weights
-// and caches are split on the axis by the ratio if the axis is long enough, and mirrored otherwise.
+// The family "META" of the registry. This family creates meta devices from text such as "devices=CPU0,CPU1 split=3,1
+// axis=1". Weights and caches are split on the axis by the ratio if the axis is long enough, and mirrored otherwise.
 #pragma once
 
 #include "devices/device.h"
 
 namespace shoal::meta {
 
-/// Returns the family. The first call adds it to the registry; programs call it once at start. Thread-safe.
+/// Returns the family. The first call adds the family to the registry. Programs call this function once at start.
+/// Thread-safe.
 BackendReg& family();
 
 }  // namespace shoal::meta

@@ -24,7 +24,8 @@ MetaGraphPlan::MetaGraphPlan(MetaBackend& backend, std::unique_ptr<GraphClaim> c
   bind();
 }
 
-// Queued collectives refer to the calls stored in this plan, so the destructor waits for them.
+// Queued collectives refer to the calls stored in this plan, so the destructor waits until the collectives have
+// finished.
 MetaGraphPlan::~MetaGraphPlan() {
   if (has_backend()) finish_queued(backend_);
   unbind();
@@ -85,8 +86,8 @@ void MetaGraphPlan::compile() {
   }
 }
 
-/// Passes forms (PassedForms) between a rank's compiled step and the joined calls directly before and after this step.
-/// Joined calls never cross a segment boundary, so segments need no special case.
+/// Passes the forms of columns (PassedForms) between a rank's compiled step and the joined calls directly before and
+/// after this step. Joined calls never cross a segment boundary, so segments need no special case.
 void MetaGraphPlan::pass_forms(size_t step, size_t rank) {
   if (actions_[step].compute[rank] == nullptr) return;
   const PassedForms forms = actions_[step].compute[rank]->passed_forms();
@@ -100,7 +101,7 @@ std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& 
                                                   const std::map<int, const Tensor*>& shown) const {
   if (range.begin == range.end) return nullptr;
   const RankPlan& local = plan_.ranks[rank];
-  PlanOptions options;  // shown nodes must be computed even if no other node reads them
+  PlanOptions options;  // nodes in `shown` are computed even if no other node reads them
   for (auto it = shown.lower_bound(range.begin); it != shown.end() && it->first < range.end; ++it) {
     options.shown.push_back(it->second);
   }
@@ -116,7 +117,7 @@ std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& 
 collectives::Call MetaGraphPlan::make_call(const Tensor& node, const Step& step) const {
   const auto& params = std::get<CollectiveParams>(node.params);
   const Tensor& source = *node.src[0];
-  // `count` must be the same on every rank, so it is 0 if `counts` are given.
+  // `count` must be the same on every rank, so `count` is 0 if `counts` has one count per rank.
   const int64_t count = params.counts.empty() ? source.elements() : 0;
   return {step.collective, node.dtype, source.data, node.data, count, params.counts, 0, step.tensor.c_str()};
 }
@@ -203,7 +204,8 @@ void MetaGraphPlan::move_to(Graph& graph) {
 }
 
 void MetaGraphPlan::run(int first, int last) {
-  // After a failure this call creates a new communicator, which must happen before any step of this run is queued.
+  // After a failure, this call creates a new communicator. The communicator must exist before the first step of this
+  // run is queued.
   if (communicates_) backend_.communicator();
   const HeldBackend held(backend_);
   if (Recorded* ready = recorded(first, last)) {

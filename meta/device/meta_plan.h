@@ -1,16 +1,16 @@
-// A plan that is ready to run: memory is allocated on the members, each member has compiled its Compute steps, and
-// every Collective has become the calls that the ranks will queue. The caller of create_plan() owns it. Tensors of its
-// graph stay bound to it until it is destroyed.
+// A plan that is ready to run. Its memory is allocated on the members, and each member has compiled its Compute steps.
+// Each Collective step has become the calls that the ranks will queue. The caller of create_plan() owns the plan. The
+// tensors of the graph stay bound to the plan until the plan is destroyed.
 //
-// For the example of lower.h, run() queues the following work and returns at once. A stream works through its own
-// column:
+// For the example of lower.h, run() queues the following work and returns at once. Each stream executes the work in its
+// own column:
 //   on rank 0's backend         on rank 1's backend
 //   its plan of nodes 0-3       its plan of nodes 0-3
 //   host task: all_reduce y     host task: all_reduce y      meet inside the communicator
 //   its plan of nodes 5-6       its plan of nodes 5-6
 //
-// If every member and the communicator support it (CUDA devices), the second run of a group of segments is recorded.
-// Each rank's column becomes one piece, a CUDA graph. Later runs queue one replay per rank.
+// If every member and the communicator support recording (CUDA devices), the second run of a group of segments is
+// recorded. The recording of a rank's column is one CUDA graph. Later runs queue one replay per rank.
 #pragma once
 
 #include <map>
@@ -35,27 +35,29 @@ class MetaGraphPlan final : public GraphPlan {
   ~MetaGraphPlan() override;
 
   size_t allocated_bytes() const override;
-  /// Bytes that the plan needs on each rank, in its own allocation or in an arena.
+  /// Number of bytes that the plan needs on each rank, in its own allocation or in an arena.
   const std::vector<size_t>& bytes_per_rank() const { return bytes_; }
   int segments() const override { return static_cast<int>(plan_.segments.size()); }
   int writable_from(const Tensor& input) const override;
   /// True if the plan has collectives.
   bool communicates() const { return communicates_; }
-  /// The plan as it runs: collectives include the nodes that are joined with them (joined_norm.h).
+  /// The plan after joining: the step of a collective includes the nodes that are joined with this collective
+  /// (joined_norm.h).
   const Plan& plan() const { return plan_; }
   const MetaBuffer& buffer() const { return buffer_; }
-  /// True if the graph has the same topology as the planned graph, and if the tensors that the range reads from outside
-  /// have the same addresses as when the plan was made.
+  /// True if the graph has the same topology as the planned graph, and if the tensors in `outside_` still have the
+  /// addresses for which the plan was made.
   bool fits(const Graph& graph) const;
   /// Moves the plan to a graph that fits. Waits for queued runs.
   void move_to(Graph& graph);
   /// Queues the steps of segments [first, last).
   void run(int first, int last);
-  /// Must be called before the communicator is destroyed, because recordings use it.
+  /// The backend calls this function before the communicator is destroyed, because recordings use the communicator.
   void drop_recordings() { recorded_.clear(); }
 
  private:
-  /// One prepared step. For each rank it holds a compiled range (nullptr: nothing to do), a call, or a joined call.
+  /// One prepared step. For each rank, an action holds a compiled range, a call, or a joined call. If a rank has
+  /// nothing to do, its range is nullptr.
   struct Action {
     std::vector<std::unique_ptr<GraphPlan>> compute;
     std::vector<collectives::Call> calls;
@@ -71,10 +73,10 @@ class MetaGraphPlan final : public GraphPlan {
     std::vector<const std::byte*> places;
   };
 
-  /// A group of segments recorded on every rank. All its steps, including collectives, are replayed in one piece.
+  /// A group of segments recorded on every rank. One replay runs all steps of the group, including collectives.
   struct Recorded {
     int64_t runs = 0;
-    int64_t next_try = 2;  ///< number of the run to record next; each attempt doubles it
+    int64_t next_try = 2;  ///< number of the next run that is recorded; each attempt to record doubles this number
     std::vector<std::unique_ptr<Recording>> ranks;
   };
 
@@ -88,8 +90,8 @@ class MetaGraphPlan final : public GraphPlan {
                                      const std::map<int, const Tensor*>& shown) const;
   void pass_forms(size_t step, size_t rank);
   collectives::Call make_call(const Tensor& node, const Step& step) const;
-  /// Returns the recording of a group, or nullptr if its steps must be queued. The first run of a group is never
-  /// recorded.
+  /// Returns the recording of a group, or nullptr if the steps of the group must be queued. The first run of a group is
+  /// never recorded.
   Recorded* recorded(int first, int last);
   bool record(int first, int last, Recorded& into);
   void queue_steps(int first, int last);
@@ -100,7 +102,7 @@ class MetaGraphPlan final : public GraphPlan {
   std::unique_ptr<GraphClaim> claim_;
   MetaBuffer buffer_;
   std::vector<size_t> bytes_;
-  std::vector<std::vector<PlacedInput>> placed_inputs_;  ///< per rank, from GraphBuffers
+  std::vector<std::vector<PlacedInput>> placed_inputs_;  ///< inputs of each rank, from GraphBuffers
   std::vector<Tensor*> bound_;
   std::shared_ptr<const Topology> topology_;
   std::vector<const Tensor*> inputs_, nodes_;  ///< tensors of the graph; they may no longer exist

@@ -6,9 +6,9 @@
 namespace shoal::meta {
 namespace {
 
-/// One run of a tensor that is split along an axis. The run occupies `width` bytes of each of the `count` rows: from
-/// byte `first` on in the global rows of `pitch` bytes, and from byte `local_first` on in the shard's rows of
-/// `local_pitch` bytes.
+/// One run of a tensor that is split along an axis. In each of the `count` rows, the run occupies `width` bytes. In a
+/// global row, which has `pitch` bytes, the run begins at byte `first`. In a row of the shard, which has `local_pitch`
+/// bytes, the run begins at byte `local_first`.
 struct Comb {
   size_t first, width, pitch;
   size_t local_first, local_pitch;
@@ -53,7 +53,8 @@ std::vector<Rectangle> split_rectangles(const Shards& shards, int rank, size_t o
   const Layout& layout = shards.layout;
   const Tensor& local = *shards.local[rank];
   const DTypeTraits& type = traits(local.dtype);
-  // Along axis 0 a position is a block, along other axes an index. `unit` is the size of one position in bytes.
+  // On axis 0, a position is a block. On the other axes, a position is an index. `unit` is the size of one position in
+  // bytes.
   const int64_t per_position = layout.axis == 0 ? type.block_elems : 1;
   size_t unit = type.block_bytes, outer = 1;
   for (int axis = 0; axis < layout.axis; ++axis) {

@@ -21,15 +21,15 @@ struct Rectangle {
   size_t host_stride = 0;  ///< stride of the rows in host memory
 };
 
-/// A read takes each byte from one rank only, its first owner. A write sends each byte to every owner.
+/// A read takes each byte only from the first rank that owns the byte. A write sends each byte to every owner.
 enum class Access : uint8_t { kRead, kWrite };
 
-/// Treats a Partial tensor as if only rank 0 had it; see zero_other_addends for the other ranks.
+/// Treats a Partial tensor as if only rank 0 had a shard. For the other ranks, see zero_other_addends.
 std::vector<Rectangle> rectangles(const Shards& shards, int rank, size_t offset, size_t size, Access access);
 
 /// Computes bytes [offset, offset + size) of a Partial tensor's value, the sum of the addends in rank order. The range
-/// may begin or end inside an element. First copy each rank's bytes, from byte begin() of its shard on, to
-/// addend(rank); then call finish().
+/// may begin or end inside an element. The caller copies the bytes of each rank, starting at byte begin() of its shard,
+/// to addend(rank). Then the caller calls finish().
 class PartialSum {
  public:
   PartialSum(const Shards& shards, size_t offset, size_t size);

@@ -13,7 +13,7 @@ int64_t product(const Shape& shape, int begin, int end) {
   return std::accumulate(shape.begin() + begin, shape.begin() + end, int64_t{1}, std::multiplies<>());
 }
 
-/// The smallest P with P.tile(n) == partition for some n. A partition with a single run gives length 1.
+/// The shortest partition P with P.tile(n) == partition for some n. If `partition` has a single run, P has length 1.
 Partition smallest_period(const Partition& partition) {
   if (partition.runs().size() == 1) return partition.slice(0, 1);
   // A period contains at least one cut, so there are at most as many periods as runs.
@@ -31,20 +31,21 @@ struct FlatPattern {
 
 FlatPattern flat_pattern(const Layout& layout, const Shape& shape) {
   FlatPattern flat{product(shape, 0, layout.axis), smallest_period(layout.partition)};
-  if (flat.pattern.length() == 1) flat.stride = 1;  // the same owners everywhere
+  if (flat.pattern.length() == 1) flat.stride = 1;  // all elements have the same owners
   return flat;
 }
 
-/// The partition of axis `b` of `to` that gives every element the same owners as `flat`. nullopt if there is none: the
-/// axis must span whole periods, and no cut may be inside an index of the axis.
+/// The partition of axis `b` of `to` that gives every element the same owners as `flat`. nullopt if no such partition
+/// exists. Such a partition exists if the axis spans whole periods and no cut is inside an index of the axis.
 std::optional<Partition> express(const FlatPattern& flat, const Shape& to, int b) {
   const int64_t inner = product(to, 0, b);
   const int64_t span = inner * to[b];
   const int64_t period = flat.stride * flat.pattern.length();
   if (span % period != 0) return std::nullopt;
   const std::span<const Run> runs = flat.pattern.runs();
-  if (runs.empty() || runs.front().owners == runs.back().owners) {  // the pattern has no cut at its ends, so its end
-                                                                    // may be inside an index
+  if (runs.empty() || runs.front().owners == runs.back().owners) {  // repetitions of the pattern have no cut between
+                                                                    // them, so an index may contain the end of one
+                                                                    // repetition
     return flat.pattern.scale_up(flat.stride).tile(span / period).scale_down(inner);
   }
   for (const Run& run : runs) {
@@ -87,7 +88,7 @@ void check_layout(const Layout& layout, DType dtype, const Shape& shape, int dev
   for (const Run& run : partition.runs()) {
     at += run.length;
     require<InvalidArgument>(at % block == 0,
-                             "{}: axis 0 of type {} is cut at {}, which is not a multiple of its block size {}", what,
+                             "{}: axis 0 of type {} is cut at {}, which is not a multiple of the block size {}", what,
                              name_of(dtype), at, block);
   }
 }
@@ -102,7 +103,7 @@ std::optional<Layout> reshape_layout(const Layout& layout, const Shape& from, co
   std::optional<Layout> best;
   int best_rank = 0;
   for (int b = kMaxDims - 1; b >= 0; --b) {
-    // Prefers an axis with the same elements, then an axis that ends at the same element, then any axis.
+    // The search prefers an axis with the same elements, then an axis that ends at the same element, then any axis.
     const bool same_end = product(to, 0, b + 1) == end && to[b] > 1;
     const bool same_axis = product(to, 0, b + 1) == end && product(to, 0, b) == inner && b == layout.axis;
     const int rank = same_axis ? 3 : same_end ? 2 : 1;
@@ -151,7 +152,7 @@ std::optional<Layout> exact_layout(const Tensor& view, const Layout& source) {
   }
 }
 
-/// False if the layout cuts a quantisation block of the view.
+/// True if no cut of the layout is inside a quantisation block of the view.
 bool is_storable(const Layout& layout, DType dtype) {
   const int64_t block = traits(dtype).block_elems;
   if (!layout.is_split(0) || block == 1) return true;

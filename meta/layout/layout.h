@@ -4,9 +4,9 @@
 // - Split: the devices divide one axis by a partition.
 //
 //   f32 [256, 8] Split axis 1 by 6:{0} 2:{1}: device 0 holds [256, 6], device 1 [256, 2].
-//   A device that owns nothing holds a tensor of length 0 on that axis.
+//   A device that owns nothing holds a tensor of length 0 on the split axis.
 //
-// Reshape, slice and permute of a layout are exact arithmetic on runs. nullopt means that no layout expresses the
+// Exact arithmetic on runs gives the layout of a reshape, slice or permute. nullopt means that no layout expresses the
 // result, so the tensor must be redistributed first. Layouts are values and thread-safe.
 #pragma once
 
@@ -22,8 +22,8 @@ enum class LayoutKind : uint8_t { kMirrored, kPartial, kSplit };
 
 struct Layout {
   LayoutKind kind = LayoutKind::kMirrored;
-  int axis = -1;        ///< kSplit only
-  Partition partition;  ///< kSplit only
+  int axis = -1;        ///< set only for kSplit
+  Partition partition;  ///< set only for kSplit
 
   static Layout mirrored() { return {}; }
   static Layout partial() { return {LayoutKind::kPartial, -1, {}}; }
@@ -35,8 +35,9 @@ struct Layout {
   bool is_split(int on_axis) const { return is_split() && axis == on_axis; }
   bool operator==(const Layout&) const = default;
 
-  /// The owners if each device holds either the whole tensor or nothing (a split into one run); otherwise nullptr. Such
-  /// a split describes equal shards on any axis: [32, 1] split 0 [32:{0,2}] has the same shards as split 1 [1:{0,2}].
+  /// The owners of the tensor if the layout is a split into one run; otherwise nullptr. In such a split, each device
+  /// holds either the whole tensor or nothing. Such a split describes equal shards on any axis: [32, 1] split 0
+  /// [32:{0,2}] has the same shards as split 1 [1:{0,2}].
   const Owners* holders() const;
   /// Shape of a device's shard.
   Shape local_shape(const Shape& global, int device) const;
@@ -44,11 +45,11 @@ struct Layout {
   std::string to_string() const;
 };
 
-/// Throws InvalidArgument unless the partition fits the axis. On axis 0 of a quantised dtype every run must also be a
+/// Throws InvalidArgument unless the partition fits the axis. On axis 0 of a quantised dtype, every run must also be a
 /// whole number of blocks. `what` names the tensor in the message.
 void check_layout(const Layout& layout, DType dtype, const Shape& shape, int devices, std::string_view what);
 
-/// Layout of a view of a tensor that has layout `layout`.
+/// Layout of a reshaped view. The viewed tensor has the layout `layout`.
 ///   [32, 8] split 1 [6:{0} 2:{1}] reshaped to [256]  -> split 0 [192:{0} 64:{1}]
 ///   [256] split 0 [100:{0} 156:{1}] reshaped to [32, 8] -> nullopt
 std::optional<Layout> reshape_layout(const Layout& layout, const Shape& from, const Shape& to);
@@ -58,13 +59,14 @@ Layout permute_layout(const Layout& layout, const std::array<int, 4>& axes);
 SliceParams local_slice(const Layout& source, const SliceParams& global, int device);
 
 /// Layout of a reshape, slice or permute whose source has layout `source`. nullopt if no layout can express and store
-/// the result, for example if a cut is inside an element of the view. The source must then be redistributed first.
+/// the result, for example if a cut is inside an element of the view. In this case, the source must be redistributed
+/// first.
 ///   [32, 8] split 1 [6:{0} 2:{1}], its rows 4-7 (slice of axis 1): split 1 [2:{0} 2:{1}]; rank 0 takes rows 4-5 of its
 ///   6 rows, rank 1 both of its rows
 std::optional<Layout> view_layout(const Tensor& view, const Layout& source);
 
-/// Parameters of the op that makes a rank's shard of the view (layout `result`) from its shard of the source. A reshape
-/// needs a shard without gaps.
+/// Parameters of the op that converts a rank's shard of the source into its shard of the view. `result` is the layout
+/// of the view. A reshape needs a shard without gaps.
 OpParams local_view_params(const Tensor& view, const Layout& source, const Layout& result, int rank);
 
 }  // namespace shoal::meta

@@ -101,7 +101,7 @@ Partition Partition::by_ratio(int64_t length, int64_t unit, std::span<const doub
   double sum = 0;
   for (const double share : ratio) sum += share * scale;
   const bool fits = std::ranges::all_of(ratio, [](double share) { return share >= 0; });
-  require<InvalidArgument>(length >= 0 && unit >= 1, "cannot divide {} elements in units of {}", length, unit);
+  require<InvalidArgument>(length >= 0 && unit >= 1, "cannot divide {} elements into units of {}", length, unit);
   require<InvalidArgument>(fits && largest > 0 && std::isfinite(largest),
                            "cannot divide by the ratio {}: expected numbers >= 0, not all 0", fmt::join(ratio, ":"));
   std::vector<int64_t> shares;
@@ -191,8 +191,8 @@ bool Partition::covers(const Partition& needed, int device) const {
 
 Partition Partition::slice(int64_t begin, int64_t length) const {
   require<InvalidArgument>(begin >= 0 && length >= 0 && begin <= length_ && length <= length_ - begin,
-                           "a slice of {} elements from {} on does not fit a partition of length {}", length, begin,
-                           length_);
+                           "a slice of {} elements from index {} on does not fit a partition of length {}", length,
+                           begin, length_);
   if (begin == 0 && length == length_) return *this;
   std::vector<Run> runs;
   int64_t at = 0;

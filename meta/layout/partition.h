@@ -1,8 +1,8 @@
 // Partition: how one axis of a tensor is divided among the devices of a mesh.
 //
-// The axis is cut into runs. A run is a stretch with a length and at least one owner. The lengths add up to the axis. A
-// device's shard is the concatenation of its runs. Partitions are kept in normal form: no run is empty, and neighbours
-// have different owners. So equal partitions compare equal.
+// The axis is cut into runs. A run is a stretch with a length and at least one owner. The lengths add up to the length
+// of the axis. A device's shard is the concatenation of its runs. Partitions are kept in normal form: no run is empty,
+// and neighbours have different owners. So equal partitions compare equal.
 //
 //   even over 2 devices, L = 8:            4:{0} 4:{1}
 //   3:1, L = 8:                            6:{0} 2:{1}
@@ -10,7 +10,8 @@
 //   4 KV heads over 8 devices, shared:     1:{0,1} 1:{2,3} 1:{4,5} 1:{6,7}
 //
 // In the third example, device 0's shard is rows 0-3, 8-9 and 12-13, 8 rows long. All arithmetic is exact. Operations
-// return nullopt if no partition expresses the result (a cut inside an element). Partitions are values and thread-safe.
+// return nullopt if no partition expresses the result (for example because of a cut inside an element). Partitions are
+// values and thread-safe.
 #pragma once
 
 #include <compare>
@@ -32,8 +33,8 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
-/// A run within a device's shard: global elements [begin, begin + length) are stored from element `local_begin` of the
-/// shard on.
+/// A run within a device's shard. The shard stores the global elements [begin, begin + length), starting at its element
+/// `local_begin`.
 struct OwnedRun {
   int64_t begin = 0;
   int64_t length = 0;
@@ -47,15 +48,15 @@ class Partition {
   /// Converts any runs to normal form. Throws InvalidArgument for a negative length, a run of length > 0 without
   /// owners, an owner outside [0, devices), or more than 2^63 - 1 elements in total.
   Partition(int devices, std::vector<Run> runs);
-  /// Consecutive shares: shares[d] elements to device d; {6, 2} -> 6:{0} 2:{1}.
+  /// Gives shares[d] consecutive elements to device d: {6, 2} -> 6:{0} 2:{1}.
   static Partition from_shares(std::span<const int64_t> shares);
-  /// Gives each device length / devices elements. The first length % devices devices get one more element.
+  /// Gives each device length / devices elements. The first (length % devices) devices get one more element.
   static Partition even(int devices, int64_t length);
 
-  /// Divides `length` in whole units by a ratio, which has one number >= 0 for each device and is not all 0. Each
-  /// boundary is the ideal boundary rounded to a unit, so rounding errors do not add up. The last device with a share
-  /// gets the remainder of less than a unit. Throws InvalidArgument for any other ratio, a negative length, or a unit
-  /// below 1.
+  /// Divides `length` elements by a ratio. The division is in whole units. The ratio has one number >= 0 for each
+  /// device, and at least one number > 0. Each boundary is the ideal boundary rounded to a unit, so rounding errors do
+  /// not add up. The last device with a nonzero share also gets the remainder, which is less than a unit. Throws
+  /// InvalidArgument for any other ratio, a negative length, or a unit below 1.
   ///   length 9, unit 2, ratio {1, 1} -> 4:{0} 5:{1}
   static Partition by_ratio(int64_t length, int64_t unit, std::span<const double> ratio);
 
@@ -74,7 +75,7 @@ class Partition {
   /// A copy in which each run has only its first owner.
   Partition disjoint() const;
   /// True if each device owns at most one run and the runs are in device order. Gathering the shards in rank order then
-  /// gives the whole axis without reordering. Needs is_disjoint().
+  /// gives the whole axis without reordering. Requires is_disjoint().
   bool is_rank_ordered() const;
   /// True if the device's shard contains every element that the device owns in `needed`.
   bool covers(const Partition& needed, int device) const;
@@ -83,29 +84,33 @@ class Partition {
   Partition slice(int64_t begin, int64_t length) const;
   /// Concatenates the axes. All parts must have the same number of devices.
   static Partition concat(std::span<const Partition> parts);
-  /// The axis repeated n times: 2:{0} 2:{1} twice -> 2:{0} 2:{1} 2:{0} 2:{1}. Throws InvalidArgument past 2^26 runs.
+  /// The axis repeated n times: 2:{0} 2:{1} twice -> 2:{0} 2:{1} 2:{0} 2:{1}. Throws InvalidArgument if the result has
+  /// more than 2^26 runs.
   Partition tile(int64_t n) const;
   /// Inverse of tile(): P with P.tile(n) == *this. nullopt if the n parts differ or n does not divide the length.
   std::optional<Partition> untile(int64_t n) const;
-  /// Replaces every element by n elements (merges an inner axis of length n): 2:{0} 1:{1} by 3 -> 6:{0} 3:{1}.
+  /// Replaces every element by n elements, like a reshape that merges an inner axis of length n: 2:{0} 1:{1} by 3 ->
+  /// 6:{0} 3:{1}.
   Partition scale_up(int64_t n) const;
   /// Inverse of scale_up(): n elements become one element. nullopt if a run boundary is not a multiple of n.
   std::optional<Partition> scale_down(int64_t n) const;
-  /// Merges groups of g consecutive elements into one element. All owners of elements of the group own the merged
+  /// Merges each group of g consecutive elements into one element. All owners of elements of the group own the merged
   /// element. This maps heads to shared KV heads: 1:{0} 1:{1} 2:{2} by 2 -> 1:{0,1} 1:{2}. nullopt if g does not divide
-  /// the length, or if a device does not own the same number of elements in each of its groups (local element j of
-  /// device d must belong to local group j / (local length / local groups)).
+  /// the length. Also nullopt if a device owns different numbers of elements in two of its groups, because local
+  /// element j of a device must belong to local group j / (local length / local groups).
   std::optional<Partition> group(int64_t g) const;
 
-  /// Text such as "4:{0} 4:{1}". Three or more repetitions are folded, "(2:{0} 2:{1}) x 8". Length 0 gives "empty".
+  /// Text such as "4:{0} 4:{1}". Runs that repeat at least three times are written once, with a factor: "(2:{0} 2:{1})
+  /// x 8". Length 0 gives "empty".
   std::string to_string() const;
 
  private:
-  /// Shared by all copies, because plans have thousands of partitions. Never changed after construction.
+  /// All copies of a partition share the content, because plans have thousands of partitions. The content never changes
+  /// after construction.
   struct Content {
     std::vector<Run> runs;
-    std::vector<int64_t> local_lengths;  ///< per device
-    std::vector<int> stretches;          ///< per device
+    std::vector<int64_t> local_lengths;  ///< one for each device
+    std::vector<int> stretches;          ///< one for each device
   };
 
   /// Sets runs that are already in normal form.

@@ -10,7 +10,7 @@ std::string text_of(const Run& run) {
   return fmt::format("{}:{{{}}}", run.length, fmt::join(run.owners, ","));
 }
 
-/// Number of times that runs [at, at + period) occur in succession from `at` on.
+/// Number of consecutive repetitions of the runs [at, at + period), starting at `at`.
 size_t repetitions(std::span<const Run> runs, size_t at, size_t period) {
   size_t end = at + period;
   while (end < runs.size() && runs[end] == runs[end - period]) ++end;

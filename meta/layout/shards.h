@@ -1,6 +1,6 @@
 // Shards: the parts of one global tensor on a mesh, as a layout and one local tensor for each rank. ShardStore owns the
-// local tensors of persistent tensors. Placing a tensor in a meta buffer adds it to a store. Plans that are made
-// without loading declare their tensors instead. Only one thread may add tensors.
+// local tensors of persistent tensors. A tensor that is placed in a meta buffer is added to a store. A plan that is
+// made without loaded weights declares its tensors instead. Only one thread may add tensors.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace shoal::meta {
 
 struct Shards {
   Layout layout;
-  std::vector<Tensor*> local;  ///< one for each rank, even if its shard is empty
+  std::vector<Tensor*> local;  ///< one tensor for each rank, even if the rank's shard is empty
 };
 
 class ShardStore {
@@ -23,14 +23,15 @@ class ShardStore {
   /// Throws InvalidArgument for fewer than one rank.
   explicit ShardStore(int ranks);
   int ranks() const { return ranks_; }
-  /// Makes local tensors (same name, dtype and role, local shapes, unplaced). Throws if the tensor is already declared.
+  /// Creates unplaced local tensors with local shapes and with the name, dtype and role of the tensor. Throws if the
+  /// tensor is already declared.
   const Shards& declare(const Tensor& tensor, Layout layout);
   /// Lets the tensor share the shards that `from` has declared for it. Throws InvalidArgument if `from` has a different
   /// number of ranks or has not declared the tensor.
   void adopt(const Tensor& tensor, const ShardStore& from);
-  /// nullptr if not declared.
+  /// Returns nullptr if the tensor is not declared.
   const Shards* find(const Tensor& tensor) const;
-  /// Like find(). The shards stay valid even after the store has dropped them.
+  /// Like find(), but the shards stay valid even after the store has removed them.
   std::shared_ptr<const Shards> share(const Tensor& tensor) const;
   void erase(const Tensor& tensor);
 

@@ -56,7 +56,7 @@ std::string_view name_of(SplitAxis axis) {
   return kAxisNames.at(static_cast<size_t>(axis));
 }
 
-// A number that is not an axis must not become "mirrored" or "partial".
+// Without this check, an invalid axis number could mean "mirrored" or "partial".
 SplitState SplitState::split(int axis, std::vector<std::vector<int64_t>> segments) {
   return {axis_of(axis), std::move(segments), {}};
 }
@@ -86,8 +86,8 @@ Layout to_layout(const SplitState& state, const Tensor& tensor, int devices) {
   if (state.axis == SplitAxis::kPartial) {
     constexpr std::array kSummable = {DType::kF32, DType::kF16, DType::kBF16, DType::kI32};
     require<InvalidArgument>(std::find(kSummable.begin(), kSummable.end(), tensor.dtype) != kSummable.end(),
-                             "split state of {}: partial needs f32, f16, bf16 or i32, the tensor is {}", tensor.name,
-                             shoal::name_of(tensor.dtype));
+                             "split state of {}: partial needs f32, f16, bf16 or i32, but the tensor is {}",
+                             tensor.name, shoal::name_of(tensor.dtype));
     return Layout::partial();
   }
   require<InvalidArgument>(state.segments.empty() || !state.partition,

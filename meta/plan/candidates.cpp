@@ -32,7 +32,8 @@ Tensor* pick(Graph& g, Tensor* x, Tensor* ids) {
   return reshape(g, get_rows(g, elements, ids), ids->shape);
 }
 
-/// The k best elements of a rank's stretch, which starts at `begin`: [k, 2 * rows], values followed by places.
+/// The k best elements of a rank's stretch, which starts at `begin`: [k, 2 * rows]. The values are followed by their
+/// indices in the row.
 Tensor* best_of(Graph& g, Tensor* x, int64_t k, int64_t rows, int64_t begin) {
   if (k == 0) return fill(g, {DType::kF32, {0, 2 * rows, 1, 1}, 0.0f});
   Tensor* stretch = reshape(g, as_contiguous(g, x), {x->shape[0], rows, 1, 1});

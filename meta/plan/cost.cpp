@@ -31,7 +31,7 @@ bool is_local_conversion(const Layout& from, const Layout& to, int ranks) {
 
 namespace {
 
-/// True if every rank's part of a mirrored tensor is one stretch. The part is then a slice, which copies nothing.
+/// True if every rank needs only one stretch of a mirrored tensor. The stretch is then a slice, which copies nothing.
 bool is_slice(const Layout& from, const Layout& to, int ranks) {
   if (!from.is_mirrored() || !to.is_split()) return false;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -46,8 +46,8 @@ double conversion_cost(const CostModel& model, const Tensor& tensor, const Layou
   if (from == to || is_slice(from, to, ranks)) return 0;
   const double bytes = static_cast<double>(tensor.bytes());
   const double local = model.copy(bytes);
-  // By choosing a weight's split axis, the callback decides how the weight's products are divided. Describing the same
-  // shards as a split on another axis would override this choice.
+  // The callback chooses the split axis of a weight. This axis determines how the products of the weight are divided.
+  // If the same shards were described as a split on another axis, this description would override the choice.
   const bool renames = from.is_split() && to.is_split() && from.axis != to.axis;
   const bool moves_weight = is_weight(*tensor.storage());
   if (is_local_conversion(from, to, ranks) && !(moves_weight && renames)) return local;

@@ -1,5 +1,6 @@
-// Costs of changing a tensor's layout and of computing a node, in seconds of a machine's cost model. Only comparisons
-// matter: fewer and smaller collectives win, then less duplicated work. Pure functions.
+// The costs of changing a tensor's layout and of computing a node. Costs are in seconds of a machine's cost model.
+// Costs are only compared: fewer and smaller collectives are preferred, then less duplicated work. All functions are
+// pure.
 //
 //   f32 [4096, 1] Partial -> Mirrored on 4 ranks, latency 10 us, 10 GB/s:
 //   2 * 10 us + 2 * (3/4) * 16384 B / 10 GB/s = 22.5 us   (all_reduce = reduce_scatter + all_gather)
@@ -26,7 +27,8 @@ bool is_weight(const Tensor& leaf);
 /// computes the whole node.
 double compute_cost(const CostModel& model, const Tensor& node, const Partition* parts);
 
-/// True if every rank's part of `to` is inside its part of `from`, so that nothing is sent.
+/// True if the shard of every rank in layout `from` contains all elements of the same rank's shard in layout `to`. Then
+/// nothing is sent.
 bool is_local_conversion(const Layout& from, const Layout& to, int ranks);
 
 }  // namespace shoal::meta

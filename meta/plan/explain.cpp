@@ -51,7 +51,7 @@ std::string step_text(const Plan& plan, const Step& step) {
 }
 
 constexpr std::string_view kRepeated =
-    "  depends only on weights, repeated in each run: split the weight differently, or mirror it";
+    "  depends only on weights, but is repeated in each run: split the weight differently, or mirror it";
 
 nlohmann::json step_json(const Plan& plan, const Step& step) {
   nlohmann::json json;

@@ -15,7 +15,7 @@ using collectives::FusedNorm;
 struct Chain {
   const Tensor *reduced, *sum, *norm, *scaled;
 
-  /// Index of the sum's source that is the reduced value. The other source is the residual.
+  /// Index of the source of `sum` that is the reduced value. The other source is the residual.
   int place() const { return &behind_views(*sum->src[0]) == reduced ? 0 : 1; }
   const Tensor& in() const { return *reduced->src[0]; }
   const Tensor& residual() const { return *sum->src[1 - place()]; }
@@ -47,8 +47,8 @@ bool is_sum_and_scaled_norm(const Chain& chain, const Readers& readers) {
 bool is_dense(const Tensor& tensor) {
   return tensor.dtype == DType::kF32 && tensor.is_contiguous();
 }
-/// True if all values are dense and have rows of the same shape, and the norm's factor is a row of a weight. A
-/// communicator may read a weight in advance.
+/// True if all values are dense and have rows of the same shape, and the norm's factor is a row of a weight. The factor
+/// must be a weight, because a communicator may read it in advance.
 bool has_plain_rows(const Chain& chain) {
   const Tensor& scaled = *chain.scaled;
   const auto fits = [&](const Tensor& tensor) { return is_dense(tensor) && same_shape(tensor, scaled); };
@@ -77,8 +77,8 @@ bool is_placed_well(const Chain& chain) {
   return fits(*chain.sum) && fits(*chain.scaled) && (!overlap(*chain.sum, *chain.scaled) || has_no_sum(chain));
 }
 
-/// The mul_mat with one column whose result is reduced. nullptr if a call cannot begin with this mul_mat. No computed
-/// node may be between the mul_mat and the collective, and node `begin` must precede the mul_mat.
+/// The one-column mul_mat whose result is reduced. nullptr if a call cannot begin with this mul_mat. No computed node
+/// may be between the mul_mat and the collective, and node `begin` must precede the mul_mat.
 const Tensor* product_before(const Chain& chain, const Graph& graph, int begin, const Readers& readers,
                              const collectives::FusedLimits& limits) {
   const Tensor& product = behind_views(chain.in());
@@ -108,7 +108,7 @@ FusedNorm call_of(const Chain& chain, const char* what) {
           what};
 }
 
-/// Parameters of a call except addresses. They must be equal on all ranks.
+/// Parameters of a call except addresses. These parameters must be equal on all ranks.
 struct Form {
   int64_t row, rows;
   float epsilon;
@@ -147,7 +147,7 @@ class Joining {
   }
 
  private:
-  /// Moves the product from step i - 1 into step i, on every rank or on none.
+  /// Moves the product from step i - 1 into step i, on all ranks or on no rank.
   void join_product(size_t i) {
     if (i == 0 || plan_.steps[i - 1].kind != StepKind::kCompute || begins_segment(i)) return;
     Step &before = plan_.steps[i - 1], &step = plan_.steps[i];
@@ -189,7 +189,7 @@ FusedNorm joined_norm(const Graph& graph, const NodeRange& range, const char* wh
   int collective = range.begin;
   while (!is_collective(nodes[static_cast<size_t>(collective)]->op)) ++collective;
   const auto chain = chain_at(graph, collective, range.end);
-  check(chain.has_value() && is_placed_well(*chain), "the nodes of {} cannot run as one", what);
+  check(chain.has_value() && is_placed_well(*chain), "the nodes of {} cannot run as one call", what);
   FusedNorm call = call_of(*chain, what);
   if (collective > range.begin) call.product = nodes[static_cast<size_t>(range.begin)];
   return call;

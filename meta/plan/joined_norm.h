@@ -1,7 +1,7 @@
-// Collectives joined with the nodes around them. If the communicator has a fused kernel, an all_reduce, the residual
-// add, rms_norm and the product with the norm's weight become one call. The step of the collective then contains all
-// these nodes, and the next Compute step begins after them. For a single row the call also includes the mul_mat whose
-// result is reduced, and the previous Compute step ends before the mul_mat:
+// Joins a collective with neighbouring nodes into one call. A communicator with a fused kernel runs an all_reduce, the
+// residual add, rms_norm and the product with the norm's weight in one call. The step of the collective then contains
+// all these nodes, and the next Compute step begins after the last of these nodes. For a single row, the call also
+// includes the mul_mat whose result is reduced, and the previous Compute step ends before the mul_mat:
 //
 //   step 0 compute       3  %y = mul_mat(%down, %h)                   step 1 all_reduce    3  %y = mul_mat(%down, %h)
 //   step 1 all_reduce    4  %y.all_reduce.4 = all_reduce(%y)                               4  ... = all_reduce(%y)
@@ -10,9 +10,9 @@
 //                        7  %m = mul(%n, %w)                                               7  %m = mul(%n, %w)
 //                        8  %g = mul_mat(%gate, %m)                   step 2 compute       8  %g = mul_mat(...)
 //
-// The call still writes the scaled norm. It also writes the sum before the norm if another node reads it. No other node
-// may read the remaining values. The communicator decides which weights the mul_mat may have. Joining is part of
-// lowering, and memory is planned so that the nodes can run as one.
+// The call still writes the scaled norm. The sum is the input of the norm. If another node reads the sum, the call also
+// writes the sum. No node outside the call may read other intermediate values. The communicator decides which weights
+// the mul_mat may have. Joining is part of lowering, and memory is planned so that the nodes can run as one call.
 #pragma once
 
 #include "collectives/communicator.h"

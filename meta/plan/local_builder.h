@@ -1,5 +1,5 @@
-// LocalBuilder: builds the local graphs of all ranks and the steps, which end at collectives. A node is added to one
-// rank's graph. A collective is added to all graphs and closes the open Compute step.
+// LocalBuilder builds the local graphs of all ranks and the steps of the plan. A node is added to the graph of one
+// rank. A collective is added to all graphs and ends the open Compute step.
 //
 //   rank 0: mul_mat, view, mul_mat | all_reduce | rms_norm      steps: compute [0,3) [0,2)
 //   rank 1: mul_mat, mul_mat       | all_reduce | rms_norm             all_reduce 3, 2
@@ -41,17 +41,19 @@ class LocalBuilder {
   int ranks() const { return static_cast<int>(graphs_.size()); }
   Graph& graph(int rank) { return *graphs_[rank]; }
 
-  /// Adds a collective node on every rank, and its step. Sources must be flat. CollectiveParams explains `counts`.
+  /// Adds a collective node on every rank, and a step for the collective. Sources must be flat. CollectiveParams
+  /// explains `counts`.
   Locals collective(Collective kind, const Locals& sources, std::vector<int64_t> counts, const std::string& name,
                     int64_t bytes);
 
   /// Ends the Compute step and the segment. Nodes that are added later belong to the next segment.
   void cut();
-  /// The first step of each segment, and for each rank the nodes before which its graph is cut.
+  /// segments() returns the first step of each segment. cuts() returns the nodes before which the graph of a rank is
+  /// cut.
   const std::vector<int>& segments() const { return segments_; }
   const std::vector<int>& cuts(int rank) const { return cuts_[rank]; }
 
-  /// Ends the last Compute step and moves the steps and graphs out.
+  /// Ends the last Compute step and moves the steps and graphs out of the builder.
   std::vector<Step> finish();
   std::unique_ptr<Graph> take_graph(int rank) { return std::move(graphs_[rank]); }
 

@@ -78,7 +78,7 @@ class Lowering {
     if (!known.empty()) return known;
     const Shards* shards = outside_(tensor);
     if (shards == nullptr) {
-      fail<InvalidArgument>("{} is not on the meta device; place it in one of its buffers before planning {}",
+      fail<InvalidArgument>("{} is not on the meta device; place it in a buffer of this device before planning {}",
                             describe(tensor), range_.graph->name());
     }
     require<InvalidArgument>(static_cast<int>(shards->local.size()) == ranks_, "{} has {} shards for {} ranks",
@@ -90,9 +90,9 @@ class Lowering {
     return known;
   }
 
-  /// Returns the leaf that represents a tensor of an earlier range in this range's local graph, at the same address. A
-  /// written cache is represented by the cache itself, which may be written again. A view stays a view of its base, so
-  /// that a view of this view may cover the same elements as in the whole graph.
+  /// A tensor of an earlier range becomes a leaf in the local graph of this range, with the same address. Returns this
+  /// leaf. The result of a set_rows is represented by its cache leaf, so that this range can write to the cache again.
+  /// A view stays a view of its base. Views of this view can then cover the same elements as in the whole graph.
   Tensor* placeholder(const Tensor& made, int rank) {
     if (made.op == Op::kSetRows) return const_cast<Tensor*>(made.storage());
     Tensor*& leaf = placeholders_[&made];
@@ -107,8 +107,8 @@ class Lowering {
     return leaf;
   }
 
-  /// The tensor's shards in `layout`, created if they do not exist yet. The shards may still contain pruned zeros; see
-  /// make_zeros().
+  /// The shards of the tensor in `layout`. Creates these shards if they do not exist. The shards may still contain
+  /// pruned zeros; see make_zeros().
   Version& version_of(const Tensor& tensor, const Layout& layout) {
     auto& known = versions(tensor);
     for (Version& version : known) {
@@ -152,7 +152,7 @@ class Lowering {
     const NodeChoice& choice = propagation_.at(&node);
     if (add_to_partial(node, choice)) return;
     const bool may_be_zero = choice.result.is_partial() && !choice.by_candidates && !choice.selected;
-    // Creates all versions before taking references, because the vectors of versions may grow.
+    // All versions are created before references are taken, because the vectors of versions may grow.
     for (size_t i = 0; i < node.src.size(); ++i) {
       if (node.src[i] == nullptr) continue;
       const bool is_taken = may_be_zero && (keeps_all_zeros(node, static_cast<int>(i)) || node.op == Op::kAdd);
@@ -184,8 +184,8 @@ class Lowering {
     if (node.is_output || used_later_.contains(&node) || shown_.contains(&node)) locals_of(node, choice.result);
   }
 
-  /// Returns the tensor that replaces a node if an operand is all zeros: that operand, or the other operand of a sum.
-  /// nullptr if the node is needed.
+  /// Returns the tensor that replaces a node if one operand is all zeros. This tensor is the zero operand or, for add,
+  /// the other operand. nullptr if the node is needed.
   Tensor* without_zeros(const Tensor& node, const OpParams& params, int rank, std::span<Tensor* const> sources) {
     if (const auto* select = std::get_if<SelectParams>(&params); select != nullptr && selects_nothing(node, *select)) {
       return add_zero(node, rank);
@@ -205,7 +205,7 @@ class Lowering {
     return nullptr;
   }
 
-  /// Makes an output or a shown node whole on every rank, because the host reads it.
+  /// Makes an output, or a node in PlanOptions::shown, whole on every rank, because the host reads it.
   void make_whole(const Tensor& node) {
     if (!node.is_output && !shown_.contains(&node)) return;
     if (node.storage()->is_persistent() || shards_.at(&node).layout.is_mirrored()) return;
@@ -253,8 +253,8 @@ class Lowering {
       if (locals[rank]->storage()->role == Role::kCache) {
         locals[rank] = contiguous(graph, locals[rank]);  // later writes must not change the sum
       } else if (shown_.contains(&node)) {
-        // A shown value stays valid from its node to the next cut. The addend may have been computed before the
-        // previous cut, so a slice makes a new node after this cut.
+        // The result of a node in `shown_` must stay valid from this node to the next cut. The addend may have been
+        // computed before the previous cut, so a slice makes a new node after this cut.
         locals[rank] = slice(graph, locals[rank], {0, 0, node.shape[0]});
       }
     }
@@ -310,7 +310,7 @@ class Lowering {
   LocalBuilder builder_;
   PerTensor<std::vector<Version>> versions_;
   std::unordered_map<const Tensor*, Shards> shards_;
-  std::unordered_map<const Tensor*, Selection> selections_;  ///< selections of nodes by candidates
+  std::unordered_map<const Tensor*, Selection> selections_;  ///< the Selection of each node that selects by candidates
   std::unordered_map<const Tensor*, Tensor*> placeholders_;  ///< placeholder() of a tensor of an earlier range
   std::unordered_set<const Tensor*> used_later_;             ///< tensors that nodes after the range read
   std::unordered_set<const Tensor*> shown_;

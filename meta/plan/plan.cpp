@@ -43,14 +43,15 @@ std::vector<size_t> compute_chunks(const RankPlan& rank, Device& device) {
   for (const auto& [tensor, placement] : memory.tensors) {
     if (placement.size <= most) continue;
     fail<DeviceError>(
-        "[{}] {} needs {}, which exceeds the largest allocation ({}): split it over more devices or use smaller "
-        "batches",
+        "[{}] {} needs {}, more than the largest allocation ({}): split the tensor over more devices or use "
+        "smaller batches",
         device.name(), describe(*tensor), format_bytes(placement.size), format_bytes(most));
   }
   return chunks;
 }
 
-/// Tensors from outside that the range reads (leaves and nodes of earlier ranges), in order of first use.
+/// Tensors that the range reads but does not compute: leaves, and nodes of earlier ranges. They are in order of first
+/// use.
 std::vector<const Tensor*> outside_tensors(const GraphRange& range) {
   std::vector<const Tensor*> found;
   std::unordered_set<const Tensor*> seen;
@@ -97,7 +98,7 @@ int Plan::count(Collective collective) const {
 }
 
 std::vector<int> Plan::repeated() const {
-  // Checks only the first rank's graph. A node is fixed if it depends on weights only.
+  // Only the graph of the first rank is checked. A node is fixed if it depends on weights only.
   const auto nodes = ranks[0].graph->nodes();
   std::vector<bool> fixed(nodes.size());
   const auto is_fixed = [&](const Tensor* source) {
@@ -152,11 +153,11 @@ Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<De
                            "a plan needs PlanContext::{}; set it before planning {}",
                            context.shards == nullptr ? "shards" : "rules", range.graph->name());
   const int ranks = static_cast<int>(devices.size());
-  std::unordered_map<const Tensor*, Layout> asked;  // asks the callback once per weight
+  std::unordered_map<const Tensor*, Layout> asked;  // answers of the callback, which is called once per weight
   const LeafLayout leaf_layout = [&](const Tensor& tensor) {
     const Shards* shards = context.shards(tensor);
     if (shards == nullptr && tensor.role != Role::kInput) {
-      fail<InvalidArgument>("{} is not on the meta device; place it in one of its buffers before planning {}",
+      fail<InvalidArgument>("{} is not on the meta device; place it in a buffer of this device before planning {}",
                             describe(tensor), range.graph->name());
     }
     if (shards != nullptr) return shards->layout;

@@ -1,6 +1,7 @@
-// Plan: a graph prepared for a mesh. Plain data: per rank a local graph with local shapes, and one list of steps. The
-// printed plan is the plan that runs: the meta backend walks `steps` and queues, for each rank, the nodes of a Compute
-// step or the rank's side of a Collective. make_plan creates it (propagate -> lower). It never changes afterwards.
+// Plan: a graph prepared for a mesh. A plan is plain data: one local graph with local shapes for each rank, and one
+// list of steps. The printed plan is the plan that runs: the meta backend executes `steps` in order. For each rank,
+// this backend queues the nodes of a Compute step or the rank's call of a Collective step. make_plan creates the plan
+// (propagate, then lower). Afterwards, the plan never changes.
 //
 //   step 0  compute     rank 0: nodes 0-11   rank 1: nodes 0-11
 //   step 1  all_reduce  blk.0.attn_out  f32 x 256  1.0 KiB
@@ -27,18 +28,18 @@ using ShardLookup = std::function<const Shards*(const Tensor&)>;
 
 /// Inputs of planning apart from the graph and the devices. Plain data.
 struct PlanContext {
-  /// Must know all persistent leaves and all nodes of earlier ranges.
+  /// This lookup must know all persistent leaves and all nodes of earlier ranges.
   ShardLookup shards;
-  /// Layout of a weight that is stored elsewhere and copied in (Tensor::copied_from). Without this callback, such a
-  /// weight is mirrored, like any other input.
+  /// Layout of an input into which a weight is copied (Tensor::copied_from). Without this callback, such an input is
+  /// mirrored, like any other input.
   LeafLayout copied_weights = {};
   RuleLookup rules = rule_text;
   machine::CostModel costs = {};
   /// Traits of the communicator that will run the plan: bytes of its buffers, and the nodes that it can join with a
-  /// collective. By default it has no buffers and joins no nodes.
+  /// collective. By default, the communicator has no buffers and joins no nodes.
   collectives::CommunicatorTraits communicator = {};
-  /// Makes outputs and nodes that are shown at a cut whole on every rank. With several processes, the process that
-  /// reads them may have only one rank.
+  /// Whether every rank gets the whole outputs, and the whole values of nodes that are shown at a cut. With several
+  /// processes this is necessary, because the process that reads a result may have only one rank.
   bool results_are_whole = false;
 };
 
@@ -78,16 +79,16 @@ struct Plan : PreparedPlan {
 
   const Layout& layout(const Tensor& tensor) const;
   bool communicates() const;
-  int count(Collective collective) const;  ///< number of steps of one kind, e.g. kAllReduce
+  int count(Collective collective) const;  ///< number of steps with this collective
   int64_t collective_bytes() const;
-  /// Steps of collectives that depend on weights only, so that every run repeats them. The cause is a split of a weight
-  /// that an op or a reshape cannot keep.
+  /// Steps of collectives whose sources depend only on weights. Every run repeats these steps with the same result. The
+  /// cause of such a step is an op, such as a reshape, that cannot keep the split of a weight.
   std::vector<int> repeated() const;
 };
 
-/// Plans a graph, or a range of it, on devices. Touches no device memory, and freezes the graph. `options.arena` is
-/// ignored: the reported memory is the memory that the plan needs. Throws InvalidArgument if a leaf is unknown,
-/// DeviceError if a tensor exceeds a device's max_size.
+/// Makes a plan of a graph, or of a range of a graph, for the devices. Uses no device memory. Freezes the graph.
+/// `options.arena` is ignored: the reported memory is the memory that the plan needs. Throws InvalidArgument if a leaf
+/// is unknown, and DeviceError if a tensor exceeds a device's max_size.
 Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<Device* const> devices,
                const PlanOptions& options = {});
 /// Plans the whole graph for the default communicator of the devices.
@@ -96,8 +97,8 @@ Plan make_plan(Graph& graph, const ShardStore& store, std::span<Device* const> d
 /// Options for allocating a rank's local graph with exactly the memory that the plan reports.
 PlanOptions allocation_options(const RankPlan& rank, ComputeArena* arena = nullptr);
 
-/// Bytes of weights and caches on each rank if BufferType::allocate_tensors allocates all the given tensors together.
-/// `weights_type` is the buffer type of weights, &Device::buffer_type or &Device::weights_type.
+/// Number of bytes of weights and caches on each rank if BufferType::allocate_tensors allocates all the given tensors
+/// together. `weights_type` is the buffer type of weights, &Device::buffer_type or &Device::weights_type.
 std::vector<MemoryUse> persistent_memory(std::span<Tensor* const> tensors, const ShardStore& store,
                                          std::span<Device* const> devices,
                                          BufferType& (Device::*weights_type)() = &Device::buffer_type);
@@ -111,10 +112,11 @@ std::string to_string(const Plan& plan);
 /// The parts of to_string() about layouts and steps.
 std::string layouts_text(const Plan& plan);
 std::string steps_text(const Plan& plan);
-/// One rank's local graph, divided into the steps: exactly the nodes that its device runs, with their numbers.
+/// The local graph of one rank, divided into steps. The text has exactly the nodes that the device runs, with their
+/// numbers.
 std::string local_text(const Plan& plan, int rank);
-/// JSON text with the same content: {"devices": [...], "tensors": [{name, dtype, shape, layout}], "steps": [{kind,
-/// ...}], "segments": [first step, ...] if there are several, "memory": [{device, weights, cache, compute,
+/// JSON text with the content of to_string(): {"devices": [...], "tensors": [{name, dtype, shape, layout}], "steps":
+/// [{kind, ...}], "segments": [first step, ...] if there are several, "memory": [{device, weights, cache, compute,
 /// communication, total}]}.
 std::string to_json(const Plan& plan);
 

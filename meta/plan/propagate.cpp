@@ -42,12 +42,12 @@ class Propagator {
     const Tensor* node;
     int index;
   };
-  /// The first two users that need the complete value of a partial sum; nullptr for a missing user.
+  /// The first two users that need the complete value of a partial sum; nullptr if fewer users need it.
   struct SumUsers {
     const Tensor *first = nullptr, *second = nullptr;
   };
 
-  /// Includes users after the range, because this range has to supply their sources.
+  /// Users after the range are included, because this range computes sources of these users.
   void collect_users() {
     for (int i = range_.begin; i < static_cast<int>(range_.graph->nodes().size()); ++i) {
       const Tensor* node = range_.graph->nodes()[i];
@@ -57,7 +57,7 @@ class Propagator {
     }
   }
 
-  /// Collects the bytes of split weights on each rank, which show how the split callback divides the work.
+  /// Adds up the bytes of split weights on each rank. These sums show how the split callback divides the work.
   void collect_shares() {
     std::unordered_set<const Tensor*> seen;
     for (int i = range_.begin; i < range_.end; ++i) {
@@ -77,8 +77,8 @@ class Propagator {
   bool is_for_the_host_alone(const Tensor& node) { return node.is_output && users_[node].empty(); }
 
   /// Seconds that the readers of a node need if its value is divided among the ranks; nullopt if a device needs the
-  /// whole value. The host reads each rank's part at no cost, a selection gathers its candidates, and element-wise
-  /// results are divided in the same way.
+  /// whole value. A read by the host costs nothing. A selection costs the gather of its candidates. A view or
+  /// element-wise op costs as much as the readers of its own result.
   std::optional<double> cost_of_dividing(const Tensor& node) {
     const auto& users = users_[node];
     if (users.empty() && !node.is_output) return std::nullopt;
@@ -99,7 +99,7 @@ class Propagator {
     return cost;
   }
 
-  /// True if the user needs the complete sum. If the user is a view, true if one of the view's users needs it.
+  /// True if the user needs the complete sum. A view needs the sum if one of the users of the view needs the sum.
   bool needs_sum(const User& user) {
     const auto& routing = routed_[*user.node->src[static_cast<size_t>(user.index)]];
     if (routing && passes_routed(*user.node, user.index, *routing)) return false;
@@ -114,8 +114,8 @@ class Propagator {
     return available.front();
   }
 
-  /// Seconds to convert `tensor` to `target` for `node`. The users share the cost of reducing a partial sum; this cost
-  /// is 0 if another user needs the complete sum anyway.
+  /// Seconds to convert `tensor` to `target` for `node`. The cost of reducing a partial sum is divided by the number of
+  /// its users. This cost is 0 if another user needs the complete sum anyway.
   double source_cost(const Tensor& node, const Tensor& tensor, const Layout& target) {
     const auto& available = available_[tensor];
     const Layout& from = available[cheapest_source(available, target, tensor, ranks_, model_)];
@@ -124,9 +124,9 @@ class Propagator {
     return another_needs_sum(tensor, node) ? 0 : cost / static_cast<double>(users_[tensor].size());
   }
 
-  /// True if a user of the tensor other than `node` needs its complete sum.
+  /// True if a user of `tensor` other than `node` needs the complete sum.
   bool another_needs_sum(const Tensor& tensor, const Tensor& node) {
-    // Without routing, the users that need the sum do not change, so they are cached for repeated calls.
+    // Without routing, the users that need the sum do not change, so these users are cached for repeated calls.
     std::optional<SumUsers>& known = sum_users_[tensor];
     if (!known || routed_[tensor]) {
       known.emplace();
@@ -139,8 +139,8 @@ class Propagator {
     return known->second != nullptr || (known->first != nullptr && known->first != &node);
   }
 
-  /// Seconds to reduce a partial result later. The result is 0 if only the host reads the node, or if all users accept
-  /// routed rows.
+  /// Seconds to reduce the node's result for its users if the result is partial. The result is 0 if only the host reads
+  /// the node, or if all users accept routed rows.
   double later_cost(const Tensor& node, const NodeChoice& choice) {
     const Layout& result = choice.result;
     if (!result.is_partial() || users_[node].empty()) return 0;
@@ -154,7 +154,7 @@ class Propagator {
     return conversion_cost(model_, node, result, Layout::mirrored(), ranks_);
   }
 
-  /// Division of the node's work among the ranks; nullptr if every rank does all of it.
+  /// Division of the node's work among the ranks; nullptr if every rank computes the whole node.
   static const Partition* parts_of(const Tensor& node, const NodeChoice& choice) {
     if (choice.factor >= 0 || choice.by_candidates) return &choice.partition;
     return node.op == Op::kConcat && choice.result.is_split() ? &choice.result.partition : nullptr;
@@ -172,7 +172,7 @@ class Propagator {
     return cost;
   }
 
-  /// Inserts divided_output() as the first candidate if it applies and no device needs the whole node.
+  /// Inserts divided_output() as the first of `candidates` if it applies and no device needs the whole node.
   bool add_divided(const Tensor& node, const std::vector<Layout>& sources, const Rule* rule,
                    std::vector<NodeChoice>& candidates) {
     if (std::none_of(shares_.begin(), shares_.end(), [](double share) { return share > 0; })) return false;

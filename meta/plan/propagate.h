@@ -1,17 +1,18 @@
-// Propagation: derives a layout for every node from the layouts of the leaves. One pass in graph order: a node's
-// strategies follow from its sharding rule, and the cheapest strategy is taken. Every graph has a result, because "all
-// sources mirrored, run on every rank" is always a strategy. A pure function.
+// Propagation: derives a layout for every node from the layouts of the leaves. Propagation visits the nodes once, in
+// graph order. The strategies of a node follow from its sharding rule, and the cheapest strategy is chosen. Every graph
+// has a result, because "all sources mirrored, run on every rank" is always a strategy. Propagation is a pure function.
 //
 // Strategies of a node:
 //   split f by P   splits one factor of the rule in the same way as a source; sources with other layouts are
 //                  redistributed. Summed and selected factors give Partial.
-//   linear         passes a Partial source through an op that is linear in it.
+//   linear         passes a Partial source through an op that is linear in this source.
 //   by expert      takes partial sums of whole experts without reducing them. Each row of such a sum is on one rank and
-//                  0 on the other ranks. Functions with f(0) = 0 and the next experts keep this property (routed.h).
+//                  0 on the other ranks. Functions with f(0) = 0 and products of the next experts keep this property
+//                  (routed.h).
 //   mirrored       every rank computes the whole node.
 //   candidates     top_k and argmax of split rows: each rank selects, and only the selected values are gathered. A node
 //                  that looks up the selected values uses the gathered values.
-//   on runs        reshape, slice, permute and concat map layouts exactly; set_rows keeps its cache's layout.
+//   on runs        the layouts of reshape, slice, permute and concat are exact; set_rows keeps the layout of its cache.
 //   for the host   divides a result of a mirrored weight in the same way as the split weights. Only the host, or a
 //                  selection for the host, may read this result, so no device needs it whole.
 // All other strategies split a node only if one of its sources is split. So a value that a collective has made whole
@@ -42,7 +43,7 @@ namespace shoal::meta {
 /// Layout of a tensor made outside the range: a leaf, or a node of an earlier range.
 using LeafLayout = std::function<Layout(const Tensor&)>;
 
-/// How one node runs: the layouts that it needs of its sources, and the layout of its result.
+/// The strategy for one node: the layouts that it needs for its sources, and the layout of its result.
 struct NodeChoice {
   std::vector<Layout> sources;  ///< one for each source; mirrored if a source is absent
   Layout result;
@@ -61,12 +62,12 @@ Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf
                       const RuleLookup& rules = rule_text);
 
 /// Index of the layout in `available` from which a conversion to `target` is cheapest. Propagation and lowering both
-/// use this function, so lowering builds exactly the conversion whose cost propagation compared.
+/// use this function. So lowering builds exactly the conversion whose cost was used for the choice.
 size_t cheapest_source(std::span<const Layout> available, const Layout& target, const Tensor& tensor, int ranks,
                        const CostModel& model);
 
-/// One value for each tensor that a graph's nodes make or read. Tensors of the graph are found by number, other tensors
-/// by address. Values are created at first use and do not move.
+/// One value for each tensor that a graph's nodes make or read. Tensors of the graph are looked up by number, and all
+/// other tensors by address. Values are created at first use and do not move.
 template <class Value>
 class PerTensor {
  public:

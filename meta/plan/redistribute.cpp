@@ -20,7 +20,7 @@ struct Piece {
 };
 using Pieces = std::vector<Piece>;
 
-/// x as one row.
+/// Reshapes x into one row.
 Tensor* flatten(Graph& g, Tensor* x) {
   return reshape(g, as_contiguous(g, x), {x->elements(), 1, 1, 1});
 }
@@ -35,7 +35,8 @@ Tensor* join(Graph& g, std::vector<Tensor*> parts, int axis) {
   return filled.size() == 1 ? filled.front() : concat(g, std::move(filled), axis);
 }
 
-/// Concatenates pieces of x along an axis. Neighbouring pieces are merged. A piece that covers x gives x itself.
+/// Concatenates pieces of x along an axis. Neighbouring pieces are merged. If one piece covers x, the result is x
+/// itself.
 Tensor* take(Graph& g, Tensor* x, int axis, const Pieces& pieces) {
   Pieces merged;
   for (const Piece& piece : pieces) {
@@ -61,7 +62,7 @@ Pieces global_pieces(const Partition& partition, int device) {
 
 /// The elements that `device` owns under `wanted` and holds under `held`, as pieces of its shard under `held`.
 ///   held 5:{0} 3:{1} 1:{0}, wanted 2:{1} 4:{0} 3:{1}: device 0 wants global 2-5 and holds 0-4 and 8. The result is
-///   {begin 2, length 3}. Device 1 has to send global 5.
+///   {begin 2, length 3}. Device 1 has to send global element 5.
 Pieces local_pieces(const Partition& held, const Partition& wanted, int device) {
   Pieces pieces;
   const auto mine = held.owned_by(device);
@@ -184,7 +185,7 @@ class Redistributor {
 
   static Tensor* zeros(Graph& g, DType dtype, const Shape& shape) { return fill(g, {dtype, shape, 0.0f}); }
 
-  /// The whole tensor from its concatenated shards.
+  /// Makes the whole tensor from its concatenated shards.
   Tensor* in_order(Graph& g, Tensor* flat, const Layout& held) {
     if (held.partition.is_rank_ordered() && is_outermost(shape_, held.axis)) return reshape(g, flat, shape_);
     std::vector<Shape> shapes;
@@ -210,8 +211,8 @@ class Redistributor {
     }
   }
 
-  /// A stretch of the axis and its sender. The sender is the receiving rank itself if this rank holds the elements,
-  /// otherwise their first owner.
+  /// A stretch of the axis and its sender. The sender is the receiving rank itself if this rank holds the elements.
+  /// Otherwise the sender is the first owner of the elements.
   struct Transfer {
     int64_t begin = 0;  ///< global index along the axis
     int64_t length = 0;

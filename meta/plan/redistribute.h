@@ -2,18 +2,18 @@
 //
 //   from      to        conversion
 //   mirrored  split     each rank slices its runs (a view if it owns one run)
-//   mirrored  partial   rank 0 keeps the tensor, the other ranks have zeros
+//   mirrored  partial   rank 0 keeps the tensor, and the other ranks have zeros
 //   partial   mirrored  all_reduce
-//   partial   split     parts packed in rank order, reduce_scatter (shared runs: all_reduce, then slices)
-//   split     mirrored  all_gather of the shards, then the runs put in order
+//   partial   split     packing in rank order, then reduce_scatter (shared runs: all_reduce, then slices)
+//   split     mirrored  all_gather of the shards, then a concat of the runs in order
 //   held      split     each rank that needs a part holds the whole tensor: slices and views, no collective
-//   split     split     slices if every rank already has its part; else parts packed, all_to_all, parts unpacked
+//   split     split     slices if every rank already has its elements; otherwise packing, all_to_all, unpacking
 //   split     partial   zeros around the rank's own runs
 //
-// Worked example: f32 [8, 2] split 0 [4:{0} 2:{1} 2:{0}] to mirrored. Rank 0 sends its 12 elements, rank 1 its 4. The
-// flat result is [rank 0's [6, 2] | rank 1's [2, 2]]. From it, a concat takes rows 0-3 of rank 0, rows 0-1 of rank 1
-// and rows 4-5 of rank 0. Packing and unpacking are ordinary slice, reshape and concat nodes: any device can run them,
-// and the plan shows them.
+// Worked example: f32 [8, 2] split 0 [4:{0} 2:{1} 2:{0}] to mirrored. Rank 0 sends its 12 elements, and rank 1 sends
+// its 4 elements. The flat result is [rank 0's [6, 2] | rank 1's [2, 2]]. From this result, a concat takes rows 0-3 of
+// rank 0, rows 0-1 of rank 1 and rows 4-5 of rank 0. Packing and unpacking are ordinary slice, reshape and concat
+// nodes: any device can run these nodes, and the printed plan contains them.
 #pragma once
 
 #include <string>

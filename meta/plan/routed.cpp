@@ -29,7 +29,7 @@ bool is_sum(const Tensor& node) {
   return node.op == Op::kAdd || node.op == Op::kSub;
 }
 
-/// The routing that all routed sources share; nullptr if they differ.
+/// The routing that all routed sources share; nullptr if the routings differ.
 const RowRouting* common(Routings routings) {
   const RowRouting* found = nullptr;
   for (const RowRouting* routing : routings) {
@@ -40,8 +40,8 @@ const RowRouting* common(Routings routings) {
   return found;
 }
 
-/// Multiplies routed rows by experts without reducing the rows first. These experts must be split like the experts that
-/// made the rows, and the ids must be the same.
+/// Multiplies routed rows by experts without reducing the rows first. These experts must be split in the same way as
+/// the experts that computed the rows, and the ids must be the same.
 std::optional<NodeChoice> product_strategy(const Tensor& node, const std::vector<Layout>& sources, Routings routings,
                                            const RowRouting& routing, const Rule& rule) {
   if (routings[1] == nullptr || !passes_routed(node, 1, routing)) return std::nullopt;

@@ -8,7 +8,7 @@
 //   h = glu(g, u)                   act(0) * 0 = 0: the same; a sum that is not routed would be reduced here
 //   y = mul_mat_id(down, h, ids)    down split 2 [4:{0} 4:{1}]: each rank has the rows of its experts
 //
-// Pure functions.
+// All functions are pure.
 #pragma once
 
 #include <optional>
@@ -18,8 +18,8 @@
 
 namespace shoal::meta {
 
-/// Row i (in order over the axes above 0) is 0 except on the rank whose part of `experts` contains the expert of
-/// ids[i].
+/// Row i is 0 on all ranks except the rank whose part of `experts` contains the expert of ids[i]. Rows are numbered in
+/// order over the axes above 0.
 struct RowRouting {
   const Tensor* ids = nullptr;  ///< the ids before any reshape
   Partition experts;
@@ -27,7 +27,7 @@ struct RowRouting {
   bool operator==(const RowRouting&) const = default;
 };
 
-/// One per source; nullptr if the source is absent or not routed.
+/// One routing per source; nullptr if the source is absent or not routed.
 using Routings = std::span<const RowRouting* const>;
 
 /// True if a row of the result is 0 whenever this row of source `index` is 0. The other sources may contain any values.
@@ -38,7 +38,8 @@ bool keeps_zeros(const Tensor& node, int index);
 bool passes_routed(const Tensor& node, int index, const RowRouting& routing);
 
 /// True if the result is all 0 when source `index` is all 0. The other sources may contain any values. Unlike
-/// keeps_zeros(), this allows ops that mix rows. Sums are excluded, because without_zeros() of lower.cpp handles them.
+/// keeps_zeros(), this function allows ops that mix rows. Sums are excluded, because without_zeros() of lower.cpp
+/// handles them.
 bool keeps_all_zeros(const Tensor& node, int index);
 /// True if the node's index ranges contain no possible id. Possible i32 ids are less than kNoId.
 bool selects_nothing(const Tensor& node, const SelectParams& params);

@@ -21,7 +21,7 @@ NodeChoice mirrored(const Tensor& node) {
   return {all_mirrored(node), Layout::mirrored(), -1, {}};
 }
 
-/// Splits one factor of the rule; nullopt if an operand cannot follow.
+/// Splits one factor of the rule; nullopt if an operand cannot be split in this way.
 std::optional<NodeChoice> split_strategy(const Tensor& node, const Rule& rule, const FactorSplit& split) {
   const auto result = result_layout(rule, split.factor, split.partition);
   if (!result) return std::nullopt;
@@ -35,7 +35,7 @@ std::optional<NodeChoice> split_strategy(const Tensor& node, const Rule& rule, c
   return choice;
 }
 
-/// A factor that is not in the result ends in a sum, so each of its elements must be on one rank only.
+/// A factor that is not in the result is summed, so each of its elements must be on one rank only.
 FactorSplit disjoint_if_summed(const Rule& rule, FactorSplit split) {
   const auto& axes = rule.result.axes;
   const bool in_result =
@@ -52,9 +52,9 @@ Layout relabelled(const Layout& layout, const Shape& shape, int axis) {
   return Layout::split(axis, Partition(layout.partition.devices(), {{shape[axis], *layout.holders()}}));
 }
 
-/// All layouts that describe the same shards of a source. There are several only if each device holds the whole source
-/// or nothing. A weight keeps its axis, because the callback chooses this axis to decide how the weight's products are
-/// divided.
+/// All layouts that describe the same shards of a source. Several such layouts exist only if each device holds the
+/// whole source or nothing. A weight keeps its axis, because the callback chooses this axis to decide how the weight's
+/// products are divided.
 Layouts equivalents(const Layout& layout, const Tensor& source) {
   if (layout.holders() == nullptr || is_weight(*source.storage())) return {layout};
   Layouts out;
@@ -92,7 +92,7 @@ void add_linear(const Tensor& node, const Rule& rule, const Layouts& sources, st
 }
 
 /// Selects by candidates (candidates.h) if the candidates have fewer bytes than the split rows. If a stretch has
-/// several owners, only the first owner takes part.
+/// several owners, only the first owner selects from it.
 void add_candidates(const Tensor& node, const Layouts& sources, std::vector<NodeChoice>& out) {
   if (sources.empty() || !sources[0].is_split(0)) return;
   const Partition row = sources[0].partition.disjoint();
@@ -151,9 +151,9 @@ std::vector<NodeChoice> concat_strategies(const Tensor& node, Layouts sources, i
   return out;
 }
 
-/// set_rows writes in place, so rows and ids follow the layout of the cache. If the cache is Partial, each rank writes
-/// its addend of Partial rows. If the cache rounds the rows, they are summed first (as for cast); then rank 0 writes
-/// the sum and the other ranks write zeros.
+/// set_rows writes in place, so the layout of the cache determines the layouts of rows and ids. If the cache is
+/// Partial, each rank writes its addend of Partial rows. If the cache rounds the rows, the addends of the rows are
+/// summed before the write, as for cast. Then rank 0 writes the sum and the other ranks write zeros.
 std::vector<NodeChoice> write_strategies(const Tensor& node, const Rule& rule, const Layouts& sources) {
   const Layout& cache = sources[0];
   NodeChoice choice{all_mirrored(node), cache, -1, {}};
@@ -163,7 +163,7 @@ std::vector<NodeChoice> write_strategies(const Tensor& node, const Rule& rule, c
   const auto split = factor_split(rule, rule.sources[0], cache);
   auto strategy = split ? split_strategy(node, rule, *split) : std::nullopt;
   require<InvalidArgument>(strategy.has_value(),
-                           "the sharding rule '{}' of '{}' does not allow the layout of its cache, {}", to_string(rule),
+                           "the sharding rule '{}' of '{}' does not allow the layout of the cache, {}", to_string(rule),
                            shoal::to_string(node), cache.to_string());
   return {std::move(*strategy)};
 }

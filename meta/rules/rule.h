@@ -1,4 +1,5 @@
-// Sharding rules as factors: which axes of an op may be split, declared like an einsum with one letter per factor.
+// Sharding rules declare which axes of an op may be split. A rule is written like an einsum, with one letter per
+// factor.
 //
 //   mul_mat  "k m c/2 d, k n c d -> m n c d | sum k"     (source 0 has half the batches on axis 2)
 //   rms_norm "(a) b c d -> (a) b c d"
@@ -11,16 +12,16 @@
 // is absent (length 1, broadcast); `-` means that the whole source is absent. A letter names a factor: `(a)` must stay
 // whole (is never split), `[r]` is selected, `a/g` is an axis of length |a|/g (groups of g), and `n*a` is an axis of n
 // repetitions of the factor, one after the other. After `|`, `sum k ...` lists summed factors, and `linear i j+k ...`
-// lists sources in which the op is linear: `i` alone (other sources mirrored or split alike), `j+k` jointly (a sum).
-// Both can be given: "| sum k | linear 0 1". A letter has the same mark everywhere and occurs once in an operand.
+// lists sources in which the op is linear: `i` alone, if the other sources are mirrored or split in the same way, and
+// `j+k` jointly, as for a sum. A rule may have both lists: "| sum k | linear 0 1". A letter has the same parentheses or
+// brackets everywhere, and occurs once in an operand.
 //
 // Kinds of factor. Parallel: the factor is split and the op runs on the shards. Summed: the factor is split and the
-// result is Partial. Selected: the factor is split and the op runs with the shard's index ranges (SelectParams);
-// foreign indices give zeros (Partial), or are skipped if the factor is also in the result (set_rows). Whole: the
-// factor is never split.
-// Worked example, mul_mat k = 256, m = 768 over 2 devices. Splitting m as 512:{0} 256:{1} needs source 0 split 1 [512
-// 256] and source 1 mirrored, and gives split 0 [512 256]. Splitting k as 128 128 needs both sources split 0 [128 128]
-// and gives Partial.
+// result is Partial. Selected: the factor is split and the op runs with the shard's index ranges (SelectParams).
+// Indices outside these ranges give zeros (Partial). If the factor is also in the result (set_rows), such indices are
+// skipped. Whole: the factor is never split. Worked example, mul_mat k = 256, m = 768 over 2 devices. For a split of m
+// as 512:{0} 256:{1}, source 0 must be split 1 [512 256] and source 1 mirrored. The result is split 0 [512 256]. For a
+// split of k as 128 128, both sources must be split 0 [128 128]. The result is Partial.
 #pragma once
 
 #include <functional>
@@ -40,7 +41,8 @@ struct Factor {
   char letter = 'a';
   FactorKind kind = FactorKind::kParallel;
   int64_t length = 0;
-  int64_t unit = 1;  ///< length of a shard must be a multiple of this (quantisation blocks of an operand)
+  int64_t unit = 1;  ///< the length of a shard must be a multiple of this number, because of the quantisation blocks of
+                     ///< an operand
 };
 
 /// Relation of one operand axis to a factor. factor == -1: the axis has length 1 and cannot be split.
@@ -68,8 +70,9 @@ struct Rule {
   static int axis_of(const Operand& operand, int factor);
 };
 
-/// Parses the text for a node and takes the factor lengths from its shapes. Throws InvalidArgument, naming the node, if
-/// the text is malformed, lengths of a letter differ, or a letter is selected in an op without index ranges.
+/// Parses the text for a node, and takes the factor lengths from the shapes of the node. Throws InvalidArgument with
+/// the name of the node if the text is malformed, if two lengths of a letter differ, or if a letter is selected in an
+/// op without index ranges.
 Rule parse_rule(std::string_view text, const Tensor& node);
 /// The text of a rule in normal form: trailing axes of `1` are omitted.
 std::string to_string(const Rule& rule);
@@ -81,26 +84,28 @@ std::optional<std::string> rule_text(const Tensor& node);
 std::optional<Rule> rule_for(const Tensor& node);
 /// True if the table has a rule for the op.
 bool has_rule(Op op);
-/// The planner's source of rule texts: rule_text, or a table with other ops. The text may depend only on the node's op
-/// and parameters, and on the dtypes and shapes of the node and its sources, because nodes with equal values share one
-/// call.
+/// The function from which the planner gets the rule of a node as text: rule_text(), or a function that also knows
+/// other ops. The text may depend only on the node's op and parameters, and on the dtypes and shapes of the node and
+/// its sources, because nodes with equal values share one call.
 using RuleLookup = std::function<std::optional<std::string>(const Tensor& node)>;
 
-/// The layout that an operand needs if `factor` is split by `partition`. It is split on the operand's axis (grouped or
-/// tiled as its term says), or mirrored if the operand does not have the factor. nullopt if the partition does not fit
-/// the operand (a cut inside a group or a block, or a group mapping that is not uniform).
+/// The layout that an operand needs if `factor` is split by `partition`. This layout is split on the operand's axis
+/// that has the factor. The partition is grouped or tiled according to the term of the axis. The layout is mirrored if
+/// the operand does not have the factor. nullopt if the partition does not fit the operand (a cut inside a group or a
+/// block, or a group mapping that is not uniform).
 std::optional<Layout> operand_layout(const Rule& rule, int factor, const Partition& partition, const Operand& operand);
-/// The factor split that the layout of an operand implies. nullopt if the split axis has no factor, the factor is
-/// whole, or the partition does not match the axis term.
+/// A factor and its partition, which follow from the layout of an operand. nullopt if the split axis has no factor, the
+/// factor is whole, or the partition does not match the axis term.
 struct FactorSplit {
   int factor = -1;
   Partition partition;
 };
 std::optional<FactorSplit> factor_split(const Rule& rule, const Operand& operand, const Layout& layout);
-/// Layout of the result if `factor` is split by `partition`. It is Split if the result has the factor. Otherwise the
-/// factor is summed or selected and the result is Partial; the partition must then be disjoint.
+/// Layout of the result if `factor` is split by `partition`. The layout is Split if the result has the factor.
+/// Otherwise the factor is summed or selected and the result is Partial; the partition must then be disjoint.
 std::optional<Layout> result_layout(const Rule& rule, int factor, const Partition& partition);
-/// The node's parameters on one device: SelectParams get the device's index ranges, and sizes become local sizes.
+/// The node's parameters on one device: SelectParams get the device's index ranges, and RepeatParams get the local
+/// shape.
 OpParams local_params(const Tensor& node, const Rule& rule, int factor, const Partition& partition, int device);
 
 }  // namespace shoal::meta

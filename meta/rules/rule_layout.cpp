@@ -9,7 +9,8 @@
 namespace shoal::meta {
 namespace {
 
-/// The partition of an axis whose factor is split: n*a tiles it, a/g groups it.
+/// The partition of an axis whose factor is split. `n*a` tiles the partition of the factor, and `a/g` groups this
+/// partition.
 std::optional<Partition> axis_partition(const AxisTerm& term, const Partition& factor) {
   if (term.group == 1) return factor.tile(term.repeat);
   const auto groups = factor.group(term.group);
@@ -97,7 +98,7 @@ OpParams local_params(const Tensor& node, const Rule& rule, int factor, const Pa
   }
   if (auto* repeat = std::get_if<RepeatParams>(&params)) {
     const auto result = result_layout(rule, factor, partition);
-    check(result.has_value(), "{} has no local parameters for a split that does not fit", node.name);
+    check(result.has_value(), "{} has no local parameters: its result cannot be split", node.name);
     repeat->shape = result->local_shape(repeat->shape, device);
   }
   return params;

@@ -18,7 +18,7 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(' ') - begin + 1);
 }
 
-/// The trimmed parts between separators, at least one part.
+/// Divides the text at the separators, and trims the parts. The result has at least one part.
 Words split(std::string_view text, std::string_view separator) {
   Words parts;
   for (;;) {
@@ -29,7 +29,7 @@ Words split(std::string_view text, std::string_view separator) {
   }
 }
 
-/// The words between spaces.
+/// The words of the text. Spaces separate the words.
 Words words(std::string_view text) {
   Words parts = split(text, " ");
   std::erase_if(parts, [](std::string_view word) { return word.empty(); });
@@ -70,7 +70,7 @@ class Parser {
 
   void parse_operand(std::string_view text, const Tensor* tensor, Operand& operand) {
     operand.present = text != "-";
-    expect(operand.present == (tensor != nullptr), "'-' for absent sources and only for them");
+    expect(operand.present == (tensor != nullptr), "'-' for absent sources and for no other source");
     if (!operand.present) return;
     const Words terms = words(text);
     expect(!terms.empty() && terms.size() <= kMaxDims, "1 to {} axes, got '{}'", kMaxDims, text);
@@ -111,7 +111,7 @@ class Parser {
     expect(kind != FactorKind::kSelected || std::holds_alternative<SelectParams>(node_.params),
            "no selected '{}' in an op without index ranges", term);
     expect(plain || kind != FactorKind::kSelected, "no groups or repetitions of a selected factor, got '{}'", term);
-    expect(axis_length % parsed.repeat == 0, "a multiple of {} on the axis of '{}', got {}", parsed.repeat, term,
+    expect(axis_length % parsed.repeat == 0, "a multiple of {} as length of the axis '{}', got {}", parsed.repeat, term,
            axis_length);
     int64_t length = 0;
     expect(!__builtin_mul_overflow(axis_length / parsed.repeat, parsed.group, &length), "a smaller group in '{}'",
@@ -128,20 +128,20 @@ class Parser {
     }
     const Factor& factor = rule_.factors[index];
     expect(factor.length == length, "the same length of '{}' everywhere, got {} and {}", letter, factor.length, length);
-    expect(factor.kind == kind, "the same mark on '{}' everywhere", letter);
+    expect(factor.kind == kind, "the same brackets around '{}' everywhere", letter);
     return index;
   }
 
   /// Parses "sum k ..." or "linear 0 1+2 ...".
   void parse_clause(std::string_view clause) {
     Words list = words(clause);
-    expect(list.size() > 1 && (list[0] == "sum" || list[0] == "linear"), "'sum' or 'linear' and a list, got '{}'",
-           clause);
+    expect(list.size() > 1 && (list[0] == "sum" || list[0] == "linear"),
+           "'sum' or 'linear', followed by a list, got '{}'", clause);
     for (size_t i = 1; i < list.size(); ++i) {
       if (list[0] == "sum") {
         const int factor = list[i].size() == 1 ? rule_.find(list[i][0]) : -1;
         expect(factor >= 0 && rule_.factors[factor].kind == FactorKind::kParallel,
-               "an unmarked letter to sum, got '{}'", list[i]);
+               "a letter without brackets after 'sum', got '{}'", list[i]);
         rule_.factors[factor].kind = FactorKind::kSummed;
       } else {
         parse_linear(list[i]);
@@ -154,7 +154,7 @@ class Parser {
     for (const std::string_view part : split(text, "+")) {
       const int source = number(part, 0);
       expect(source < static_cast<int>(rule_.sources.size()) && rule_.sources[source].present,
-             "a present source after 'linear', got '{}'", part);
+             "the number of an existing source after 'linear', got '{}'", part);
       set.push_back(source);
     }
   }
@@ -163,9 +163,9 @@ class Parser {
     for (int f = 0; f < static_cast<int>(rule_.factors.size()); ++f) {
       const Factor& factor = rule_.factors[f];
       const bool in_result = Rule::axis_of(rule_.result, f) >= 0;
-      expect(factor.kind != FactorKind::kParallel || in_result, "'{}' in the result, or summed, selected or whole",
+      expect(factor.kind != FactorKind::kParallel || in_result, "'{}' in the result, in brackets or after 'sum'",
              factor.letter);
-      expect(factor.kind != FactorKind::kSummed || !in_result, "the summed '{}' not in the result", factor.letter);
+      expect(factor.kind != FactorKind::kSummed || !in_result, "no summed '{}' in the result", factor.letter);
     }
   }
 

@@ -1,8 +1,9 @@
 // The sharding rules of ops as text, one row per op (grammar: meta/rules/rule.h). A row has one operand for each
 // source: "-" if the source is absent, and `1` on broadcast axes. If a rule depends on the node, the row has a function
-// that makes its text; the node's shapes are already checked. An op without a row runs mirrored on gathered sources.
+// that returns the text of the rule. The shapes of the node have been checked before the call. An op without a row runs
+// mirrored on gathered sources.
 //
-// For the following ops the planner has other layouts, in some cases in addition to a rule:
+// The planner has more layouts for the following ops, some of which also have a rule:
 //
 //   reshape, slice, permute, concat   exact arithmetic on runs        meta/layout/layout.h, meta/plan/strategies.cpp
 //   fill                              has no source: each rank fills its own part
@@ -35,14 +36,14 @@ std::string broadcast(char letter, int64_t source_length, int64_t result_length)
 }
 
 /// The term of an axis that has `groups` groups of the factor `letter`: "h", "h/4". `length` is the length of the
-/// factor. If it is 0, the axis is the whole factor `spare` instead.
+/// factor. If the length is 0, the axis is the whole factor `spare` instead.
 std::string grouped(char letter, char spare, int64_t length, int64_t groups) {
   if (length == groups) return std::string(1, letter);
   if (length == 0) return fmt::format("({})", spare);
   return fmt::format("{}/{}", letter, length / groups);
 }
 
-/// " | linear 0 2": lists the given sources whose type can be summed, because these may be Partial.
+/// " | linear 0 2": lists the given sources whose type can be summed. These sources may be Partial.
 std::string linear(const Tensor& node, const std::vector<int>& sources) {
   std::string text;
   for (const int i : sources) {
@@ -59,7 +60,8 @@ std::string get_rows(const Tensor& node) {
   return "x [r] c d, i c d -> x i c d" + linear(node, {0});
 }
 
-/// Contracts k. Source 0 may have fewer batches on axes 2 and 3; a single batch is used for all batches.
+/// The product sums over k. Source 0 may have fewer batches on axes 2 and 3; a single batch of source 0 is used for all
+/// batches of source 1.
 std::string mul_mat(const Tensor& node) {
   const auto batches = [](char letter, char spare, int64_t a, int64_t b) {
     return a == 1 && b != 1 ? "1" : grouped(letter, spare, b, a);
@@ -92,12 +94,12 @@ std::string binary(const Tensor& node) {
   return fmt::format("{}, {} -> a b c d | linear {}", operand(*node.src[0]), operand(*node.src[1]), linear_in);
 }
 
-/// "a b c d -> a b c d", linear or not.
+/// The rule "a b c d -> a b c d". If `is_linear`, " | linear 0" is appended.
 std::string element_wise(bool is_linear) {
   return std::string("a b c d -> a b c d") + (is_linear ? " | linear 0" : "");
 }
 
-/// Linear only without a bias, because every rank would add the bias.
+/// The op is linear only without a bias, because otherwise every rank would add the bias.
 std::string scale(const Tensor& node) {
   return element_wise(std::get<ScaleParams>(node.params).bias == 0.0f);
 }
@@ -107,8 +109,8 @@ std::string unary(const Tensor& node) {
   return element_wise(std::get<UnaryParams>(node.params).kind == UnaryKind::kNeg);
 }
 
-/// Linear if nothing is rounded. A Partial f32 value is made mirrored before a cast to a smaller type, so that the sum
-/// is rounded and not each addend.
+/// A cast is linear if it rounds no value. A Partial f32 value is made mirrored before a cast to a smaller type, so
+/// that the sum is rounded and not each addend.
 std::string cast(const Tensor& node) {
   const DType from = node.src[0]->dtype;
   return element_wise(traits(from).is_float && (node.dtype == DType::kF32 || node.dtype == from));
@@ -118,13 +120,14 @@ std::string contiguous(const Tensor& node) {
   return "a b c d -> a b c d" + linear(node, {0});
 }
 
-/// act(gate) * up is linear in up. In the fused form, axis 0 contains gate, then up. Both segments are split alike.
+/// act(gate) * up is linear in up. In the fused form, axis 0 contains gate, then up. Both segments are split in the
+/// same way.
 std::string glu(const Tensor& node) {
   if (node.src[1] == nullptr) return "2*a b c d, - -> a b c d";
   return "a b c d, a b c d -> a b c d | linear 1";
 }
 
-/// Needs whole rows. The mask may be the same for all heads and batches.
+/// The op needs whole rows. The mask may be the same for all heads and batches.
 std::string soft_max(const Tensor& node) {
   const Tensor* mask = node.src[1];
   const std::string axes = mask == nullptr ? "-"
@@ -133,8 +136,8 @@ std::string soft_max(const Tensor& node) {
   return sources(node, {"(s) t h z", axes, "h"}) + " -> (s) t h z";
 }
 
-/// Rotates pairs of a row by angles that depend on their place in the row, so it needs whole rows. A rotation is
-/// linear.
+/// The op rotates pairs of elements. The angle depends on the position of the pair in its row, so the op needs whole
+/// rows. A rotation is linear.
 std::string rope(const Tensor& node) {
   return sources(node, {"(d) h t z", "t", "(f)"}) + " -> (d) h t z | linear 0";
 }
@@ -152,8 +155,8 @@ std::string attention(const Tensor& node) {
   return operands + " -> (e) h t z" + linear(node, {2});
 }
 
-/// Heads are independent. Heads that share a key head are neighbours. With `tiled`, the heads are instead copies of all
-/// key heads one after the other, and all copies are split in the same way.
+/// Heads are independent. Heads that share a key head are neighbours. With `tiled`, the list of all key heads is
+/// instead repeated until there is one key head for each head. All repetitions are split in the same way.
 std::string gated_delta(const Tensor& node) {
   const int64_t heads = node.src[2]->shape[1], key_heads = node.src[0]->shape[1];
   std::string of_keys = grouped('h', 'g', heads, key_heads), of_values = "h";

@@ -39,7 +39,7 @@ std::vector<TensorSpec> Architecture::tensors(const Hparams& hparams, const IsTh
     return scratch.add(spec.name, DType::kF32, spec.shape);
   });
   define(decoder);
-  // The fingerprint in saved session states depends on this order.
+  // The fingerprint in saved session states depends on this order of the tensors.
   std::stable_partition(specs.begin(), specs.end(),
                         [](const TensorSpec& spec) { return spec.role != TensorRole::kRopeFactors; });
   return specs;
@@ -57,14 +57,14 @@ DecoderGraph Architecture::build(const Hparams& hparams, const TensorContext& we
 }
 
 const Architecture& find_architecture(std::string_view name, std::string_view path) {
-  if (name == "gptoss") name = "gpt-oss";  // name in Ollama's files
+  if (name == "gptoss") name = "gpt-oss";  // Ollama's name for gpt-oss
   std::string known;
   for (const Architecture& architecture : kArchitectures) {
     if (architecture.name == name) return architecture;
     known += known.empty() ? "" : ", ";
     known += architecture.name;
   }
-  fail<InvalidArgument>("{}: architecture '{}' is not supported; use a model of one of these: {}", path,
+  fail<InvalidArgument>("{}: architecture '{}' is not supported; use a model of one of these architectures: {}", path,
                         printable(name), known);
 }
 

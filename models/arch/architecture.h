@@ -1,9 +1,9 @@
-// Architectures: one table row per model family. Each architecture has one function (decoder.h), which serves two
-// purposes: it lists the tensors that a model file must or may contain, and it creates the graph of one batch. An
-// architecture consists of one file and one row of architectures.def. scripts/reference creates the reference outputs
-// for its tests.
+// An architecture describes a family of models. Each architecture has one function (decoder.h). This function lists the
+// tensors that a model file must or may contain, and creates the graph of one batch. An architecture consists of one
+// file and one row of architectures.def. scripts/reference creates the reference outputs for the tests of
+// architectures.
 //
-// Values and pure functions; thread-safe.
+// All functions are pure and thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -22,38 +22,40 @@ namespace shoal::models {
 
 class Decoder;
 
-/// A tensor of an opened model: the spec from its architecture and the dtype in the file.
+/// A tensor of an opened model: its spec in the architecture and its dtype in the file.
 struct ModelTensor {
   const TensorSpec* spec = nullptr;
   DType dtype = DType::kF32;
 };
 
-/// Inputs of layers whose cache is a ring (kv_cache.h). Cache writes and attention of these layers use these inputs
-/// instead of DecoderGraph::cache_rows and positions.
+/// Inputs of layers whose cache is a ring (kv_cache.h). These layers write to the rows in WindowInputs::cache_rows
+/// instead of DecoderGraph::cache_rows. Attention uses last_rows and mask instead of DecoderGraph::positions.
 struct WindowInputs {
   int64_t window = 0, rows = 0;
   Tensor* cache_rows = nullptr;  ///< i32 [n]: row to which each token is written; < 0: not written
-  Tensor* last_rows = nullptr;   ///< i32 [n]: last row that holds a position
+  Tensor* last_rows = nullptr;   ///< i32 [n]: index of the last used row of the ring
   Tensor* mask = nullptr;        ///< f16 [rows, n]: 0 for rows that the token attends to, -inf for other rows
 };
 
-/// The graph of one batch of n tokens. Inputs are written before each run. `graph` owns all tensors.
+/// The graph of one batch of n tokens. The caller writes the inputs before each run. `graph` owns all tensors.
 struct DecoderGraph {
   std::unique_ptr<Graph> graph;
   Tensor* tokens = nullptr;       ///< i32 [n]: token ids
   Tensor* positions = nullptr;    ///< i32 [n]: position of each token in its sequence
   Tensor* cache_rows = nullptr;   ///< i32 [n]: row of the KV cache to which each token is written; < 0: not written
   Tensor* out_ids = nullptr;      ///< i32 [outputs]: indices of the tokens whose logits are wanted
-  Tensor* temperature = nullptr;  ///< f32 [1, 1, n]: factors of the queries (AttentionTemperature); or nullptr
-  Tensor* state_rows = nullptr;   ///< i32 [r]: 0, 1, ... r - 1, for writing states of r rows; or nullptr
-  /// i32 [n, parts]: for each token and part, the index of the last row of the part that the token attends to. nullptr
-  /// unless the cache is divided into parts (kv_cache.h). part_rows is the number of rows of each part.
+  Tensor* temperature = nullptr;  ///< f32 [1, 1, n]: factors that multiply the queries (AttentionTemperature); or
+                                  ///< nullptr
+  Tensor* state_rows = nullptr;   ///< i32 [r]: 0, 1, ... r - 1, the rows to which states are written; or nullptr
+  /// i32 [n, parts]: index of the last row to which a token attends in each part. nullptr if the cache is not divided
+  /// into parts (kv_cache.h). part_rows is the number of rows of each part.
   Tensor* last_rows = nullptr;
   int64_t part_rows = 0;
-  std::vector<WindowInputs> windows;  ///< one entry per window length with ring caches
+  std::vector<WindowInputs> windows;  ///< one entry for each window length that layers with ring caches have
   Tensor* logits = nullptr;           ///< f32 [vocab, outputs]; an output of the graph unless candidates are selected
-  /// Ids and logits of the best tokens of each output, best first, lower ids first among equals: i32 [candidates,
-  /// outputs] and f32 [1, candidates, outputs]. Outputs of the graph, or nullptr if the logits are the output.
+  /// Ids (i32 [candidates, outputs]) and logits (f32 [1, candidates, outputs]) of each output's best tokens. The best
+  /// token comes first; among equal logits, the lowest id comes first. If candidates are selected, both tensors are
+  /// outputs of the graph; otherwise both are nullptr.
   Tensor* candidate_ids = nullptr;
   Tensor* candidate_logits = nullptr;
 };
@@ -61,7 +63,8 @@ struct DecoderGraph {
 struct BatchShape {
   int64_t tokens = 1;
   int64_t outputs = 1;
-  int64_t candidates = 0;  ///< number of best tokens to select per output, at most the vocabulary; 0: output all logits
+  int64_t candidates = 0;  ///< number of best tokens that the graph selects per output, at most the size of the
+                           ///< vocabulary; 0: the graph outputs all logits
   bool operator==(const BatchShape&) const = default;
 };
 
@@ -69,16 +72,17 @@ struct BatchShape {
 using IsThere = std::function<bool(const TensorSpec&)>;
 
 struct Architecture {
-  std::string_view name;    ///< general.architecture of the file, and prefix of its keys
-  std::string_view models;  ///< readable names of its models
-  RopeMode rope;            ///< which elements of a head are rotated together; files do not store it
+  std::string_view name;    ///< value of general.architecture, and prefix of the file's keys
+  std::string_view models;  ///< readable names of the models
+  RopeMode rope;            ///< which elements of a head are rotated together; not stored in files
   void (*define)(Decoder& decoder);
   ReadHparams read;
 
-  /// The tensors of a model file, in order of use, with frequency factors last. `is_there` selects tensors. Without
-  /// `is_there`, returns all required and optional tensors, but no TensorSpec::alternative.
+  /// The tensors of a model file in order of use. Frequency factors come last. Returns only tensors for which
+  /// `is_there` returns true. Without `is_there`, returns all required and optional tensors, except those with
+  /// TensorSpec::alternative.
   std::vector<TensorSpec> tensors(const Hparams& hparams, const IsThere& is_there = {}) const;
-  /// `weights` contains the weight tensors by name, `cache` the tensors of the KV cache.
+  /// `weights` contains the weight tensors by name, and `cache` contains the tensors of the KV cache.
   DecoderGraph build(const Hparams& hparams, const TensorContext& weights, const KvCache& cache,
                      BatchShape batch) const;
 };

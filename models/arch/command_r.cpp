@@ -1,5 +1,5 @@
 // Command R and Cohere 2: attention and the feed-forward block use the same norm, so each layer has only one residual
-// sum. In Cohere 2 only layers with a window apply RoPE.
+// sum. In Cohere 2, only layers with a window apply RoPE.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 

@@ -25,8 +25,9 @@ Tensor* Layer::weight(std::string_view of, Shape shape, Cut cut, TensorRole role
   return d_.source_({name(of) + ".weight", shape, index_, cut, false, false, false, role});
 }
 
-/// `of`.weight [x, rows] times x, plus `of`.bias. A cut of the rows also cuts the bias. A cut of axis 0 gives partial
-/// sums, and the whole bias is added after the partial sums have been reduced.
+/// `of`.weight times x, plus `of`.bias. `rows` is the number of rows of the weight. If the rows are cut, the bias is
+/// cut in the same way. If axis 0 is cut, the products are partial sums. The whole bias is then added after the
+/// all-reduce.
 Tensor* Layer::linear(std::string_view of, Tensor* x, int64_t rows, Cut cut, Bias bias, std::string_view result) {
   return product(of, weight(of, {x->shape[0], rows, 1, 1}, cut), x, cut, bias, result);
 }
@@ -84,8 +85,8 @@ Tensor* Layer::by_tokens(Tensor* heads) {
   return permute(g_, heads, {0, 2, 1, 3}, heads->name + ".by_token");
 }
 
-/// Computes q, k and v with one product if the file has attn_qkv. q, k and v are views of the product, so no data is
-/// moved.
+/// If the file has attn_qkv, computes q, k and v with one product. All three results are views of this product, so no
+/// data is copied.
 std::optional<Qkv> Layer::fused_qkv(Tensor* x, Bias bias) {
   const int64_t k = h_.head_dim_k, v = h_.head_dim_v, all = h_.heads + 2 * h_.kv_heads;
   Cut cut{CutGroup::kQueryHeads, 1, k, {{{CutGroup::kKvHeads, k}, {CutGroup::kKvHeads, v}}}};
@@ -93,7 +94,7 @@ std::optional<Qkv> Layer::fused_qkv(Tensor* x, Bias bias) {
   TensorSpec spec{name("attn_qkv.weight"), {x->shape[0], rows, 1, 1}, index_, cut, true, true};
   Tensor* matrix = d_.source_(spec);
   if (matrix == nullptr) return std::nullopt;
-  require<InvalidArgument>(k == v, "{}: keys of {} and values of {} elements in one tensor are not supported",
+  require<InvalidArgument>(k == v, "{}: keys of {} elements and values of {} elements in one tensor are not supported",
                            spec.name, k, v);
   Tensor* product = mul_mat(g_, matrix, x, name("qkv"));
   if (bias != Bias::kNone) {
@@ -231,7 +232,7 @@ Tensor* Layer::attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks) {
   return reshape(g_, heads, {h_.head_dim_v * h_.heads, d_.batch_.tokens, 1, 1}, name("attention.merged"));
 }
 
-/// Queries attend to each part separately. The partial results are then merged.
+/// Queries attend to each part of the cache separately. merge_attention() then merges the partial results.
 Tensor* Layer::attention_to_parts(Tensor* q) {
   const int64_t parts = d_.cache_.parts, e = h_.head_dim_v;
   AttentionParams params = h_.attention;
@@ -256,8 +257,9 @@ Tensor* Layer::activate(Tensor* gate, Tensor* up, Activation activation, std::st
   constexpr float kMost = 7.0f, kInfinity = std::numeric_limits<float>::infinity();
   gate = clamp(g_, gate, {-kInfinity, kMost}, name(result) + ".gate");
   up = clamp(g_, up, {-kMost, kMost}, name(result) + ".up");
-  // Computes f(gate) * up + f(gate) instead of f(gate) * (up + 1). For experts that a device lacks, gate and up are 0,
-  // and every intermediate result must also be 0. The intermediate result up + 1 would be 1.
+  // Computes f(gate) * up + f(gate) instead of f(gate) * (up + 1), with f(x) = x * sigmoid(1.702 x). If a device does
+  // not have an expert, the gate and up of this expert are 0. Every intermediate result must then also be 0. The
+  // intermediate result up + 1 would be 1.
   Tensor* once = unary(g_, gate, UnaryKind::kGeluQuick, name(result) + ".gate_once");
   return add(glu(g_, gate, up, GluKind::kGegluQuick, name(result) + ".gated"), once, result);
 }
@@ -361,7 +363,8 @@ Tensor* Decoder::usual_layers(Tensor* x, const Blocks& blocks,
 }
 
 Tensor* Decoder::embed() {
-  // The table is mirrored. A table divided by rows would cost one more all-reduce per step for token lookup.
+  // The embedding table is mirrored. If devices divided the rows of the table, the token lookup would need one more
+  // all-reduce per batch.
   embedding_ = source_(
       {"token_embd.weight", {h_.embd, h_.vocab, 1, 1}, -1, kMirrored, false, false, false, TensorRole::kEmbedding});
   return scaled(get_rows(*out_.graph, embedding_, out_.tokens, {}, "embd"), h_.embedding_scale, "embd_scaled");
@@ -403,7 +406,7 @@ Tensor* Decoder::wanted_rows(Tensor* x) {
   return has_all_ ? get_rows(*out_.graph, x, out_.out_ids, {}, "out_rows") : x;
 }
 
-/// Selects the elements of an i32 [tokens] tensor that belong to the tokens whose logits are wanted.
+/// Returns the elements of `of_tokens`, i32 [tokens], for the tokens whose logits are wanted.
 Tensor* Decoder::wanted_of(Tensor* of_tokens, std::string_view result) {
   Graph& g = *out_.graph;
   Tensor* rows = reshape(g, of_tokens, {1, batch_.tokens, 1, 1}, fmt::format("{}.rows", result));
@@ -452,7 +455,7 @@ void Decoder::head(Tensor* x, Bias bias) {
   add_outputs(logits);
 }
 
-/// Makes the logits, or the candidates selected from them, outputs of the graph.
+/// Makes the logits or the selected candidates outputs of the graph.
 void Decoder::add_outputs(Tensor* logits) {
   Graph& g = *out_.graph;
   out_.logits = logits;

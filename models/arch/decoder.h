@@ -11,17 +11,18 @@
 //     d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
 //   }
 //
-// Decoder::usual_layers() is this loop for any attention.
+// Decoder::usual_layers() is this loop with any attention function.
 //
 // Each call that needs a weight passes the weight's name, shape and cut to a WeightSource, which returns the tensor.
-// When tensors are declared, the tensor belongs to a scratch context. When a graph is built, the tensor belongs to the
-// model (architecture.h). So there is no second list of weights. Differences between models are data: hyper-parameters
-// (RoPE, attention scale, window, soft-cap, experts, routing, scales), arguments, and the presence of tensors.
+// The source of Architecture::tensors() records each weight. The source of Architecture::build() returns the model's
+// tensors. So the same function lists the weights and builds the graph. The behaviour of a building block depends only
+// on data: hyper-parameters (RoPE, attention scale, window, soft-cap, experts, routing, scales), arguments, and the
+// tensors that the file contains.
 //
-// Shapes are innermost first, for t tokens: activations are f32 [n, t], heads are f32 [head_dim, heads, t]. The
-// argument `result` is the name of the new node. Calls create their nodes immediately. C++ does not define the order in
-// which arguments are evaluated, so at most one argument of a call may be another call. A Decoder exists while one
-// graph is built, and belongs to one thread.
+// Shapes list the innermost axis first. For t tokens, activations are f32 [n, t] and heads are f32 [head_dim, heads,
+// t]. The argument `result` is the name of the new node. Calls create their nodes immediately. C++ does not define the
+// order in which arguments are evaluated, so at most one argument of a call may be another call. A Decoder exists while
+// one graph is built, and belongs to one thread.
 #pragma once
 
 #include <functional>
@@ -47,10 +48,10 @@ struct Qkv {
   Tensor *q = nullptr, *k = nullptr, *v = nullptr;  ///< f32 [head_dim, heads or kv_heads, t]
 };
 
-/// Source of the values of attention.
+/// Origin of the value vectors in attention.
 enum class Values : uint8_t {
   kOwn,
-  kMayBeKeys,  ///< without attn_v in the file, the keys before RoPE are also the values
+  kMayBeKeys,  ///< if the file has no attn_v, the keys before RoPE are also the values
 };
 
 /// The function that combines gate and up in a feed-forward block. kClampedSwiglu: min(gate, 7) * sigmoid(1.702
@@ -61,7 +62,7 @@ struct FeedForward {
   Activation activation = Activation::kSwiglu;
   Bias bias = Bias::kNone;   ///< whether the products and the router have biases
   bool fused = false;        ///< ffn_up has the rows of gate, followed by the rows of up
-  bool shared_gate = false;  ///< the shared expert is weighted by sigmoid(ffn_gate_inp_shexp * x)
+  bool shared_gate = false;  ///< the result of the shared expert is multiplied by sigmoid(ffn_gate_inp_shexp * x)
   bool factors = false;      ///< results of experts are multiplied by ffn_down_exps.scale, if present
 };
 
@@ -83,32 +84,34 @@ class Layer {
   /// x + added * residual_scale of the model.
   Tensor* residual(Tensor* x, Tensor* added, std::string_view result);
 
-  /// attn_q, attn_k and attn_v times x, or one fused tensor (attn_qkv) times x. The tensors are cut by KV heads,
-  /// together with their query heads. Files of any architecture may have attention biases. Layers that read another
-  /// layer's cache (LayerHparams::kv_layer) return only q.
+  /// attn_q, attn_k and attn_v times x, or one fused tensor (attn_qkv) times x. Devices divide these tensors by KV
+  /// heads. Each KV head stays with its query heads. Files of any architecture may have attention biases. For layers
+  /// that read another layer's cache (LayerHparams::kv_layer), returns only q.
   Qkv qkv(Tensor* x, Bias bias = Bias::kOptional, Values values = Values::kOwn);
-  /// rms_norm of each head of q and k with attn_q_norm and attn_k_norm. If `optional` and the file lacks these weights,
-  /// heads stay unchanged.
+  /// rms_norm of each head of q and k with attn_q_norm and attn_k_norm. If `optional` is true and the file lacks these
+  /// weights, returns the heads unchanged.
   Qkv norm_each_head(Qkv heads, bool optional = false);
-  /// Divides q and k by their rms over all heads and multiplies them by attn_q_norm and attn_k_norm. One all-reduce
+  /// Divides q and k by their rms over all heads, then multiplies them by attn_q_norm and attn_k_norm. One all-reduce
   /// sums the squares of q and the squares of k: two numbers per token.
   Qkv norm_projections(const Qkv& heads);
-  /// Returns layer_norm of each head if the file has `weight`, which holds separate factors for each head. Otherwise
-  /// returns `heads`. `group` is kQueryHeads or kKvHeads.
+  /// If the file has `weight`, returns layer_norm of each head. Otherwise returns `heads`. `weight` holds separate
+  /// factors for each head. `group` is kQueryHeads or kKvHeads.
   Tensor* norm_heads(Tensor* heads, CutGroup group, std::string_view weight, std::string_view result);
-  /// qkv() for files whose attn_q contains a query and a gate for each head. Also sets `gates`, f32 [head_dim, heads,
-  /// t].
+  /// Like qkv(), for files whose attn_q contains a query and a gate for each head. Also sets `gates`, f32 [head_dim,
+  /// heads, t].
   Qkv qkv_and_gates(Tensor* x, Tensor*& gates);
-  /// Rotates heads by the positions of their tokens. `factors`: Decoder::rope_factors() or nullptr.
+  /// Applies RoPE to heads at the positions of their tokens. `factors` is a result of Decoder::rope_factors(), or
+  /// nullptr.
   Tensor* rope(Tensor* heads, Tensor* factors, std::string_view result);
-  /// Multiplies queries by the factors of AttentionTemperature, if the model has one.
+  /// If the model has an AttentionTemperature, multiplies queries by the factors of this temperature. Otherwise returns
+  /// `queries`.
   Tensor* apply_temperature(Tensor* queries);
-  /// rope() of q and k, then apply_temperature() of q.
+  /// Calls rope() for q and k, then apply_temperature() for q.
   Qkv apply_rope(Qkv heads, Tensor* factors = nullptr);
   /// The weight attn_sinks, f32 [heads].
   Tensor* sinks();
-  /// Writes k and v to the cache if the layer has its own cache, then attends to the cache: f32 [head_dim_v * heads,
-  /// t]. v is nullptr in layers with values_in_keys.
+  /// If the layer has its own cache, writes k and v to this cache. Then attends to this cache, or to the cache of layer
+  /// LayerHparams::kv_layer. Returns f32 [head_dim_v * heads, t]. In layers with values_in_keys, v is nullptr.
   Tensor* attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks = nullptr);
   /// attended * sigmoid(gates). `attended` is a result of attention().
   Tensor* gate(Tensor* attended, Tensor* gates);
@@ -120,24 +123,25 @@ class Layer {
   Tensor* attend(const Qkv& heads) { return project(attention(heads.q, heads.k, heads.v)); }
 
   // Defined in recurrent.cpp.
-  /// Applies the gated delta rule (Yang et al., Gated Delta Networks, 2024) to the convolution of attn_qkv times x. The
-  /// result is normalised per head, gated by attn_gate times x and multiplied by ssm_out: f32 [embd, t].
+  /// Applies a convolution and the gated delta rule (Yang et al., Gated Delta Networks, 2024) to attn_qkv times x. The
+  /// result is normalised per head, gated by attn_gate times x, and multiplied by ssm_out. Returns f32 [embd, t].
   Tensor* delta_net(Tensor* x);
-  /// shortconv.out_proj times c * convolution(b * y): f32 [embd, t]. b, c and y are parts of shortconv.in_proj times x.
+  /// shortconv.out_proj times (c * convolution(b * y)): f32 [embd, t]. shortconv.in_proj times x consists of b, c and
+  /// y.
   Tensor* short_conv(Tensor* x);
 
-  /// ffn_down times activation(ffn_gate * x, ffn_up * x), cut by feed-forward columns. In layers with experts, returns
-  /// the sum of the `experts_used` best experts, weighted by the model's Routing, plus the shared expert. Each expert
-  /// is cut by its columns.
+  /// ffn_down times activation(ffn_gate * x, ffn_up * x). Devices divide the feed-forward columns. In layers with
+  /// experts, returns the weighted sum of the `experts_used` best experts (Routing), plus the shared expert. Devices
+  /// divide each expert by columns.
   Tensor* feed_forward(Tensor* x, const FeedForward& kind);
-  /// The parts of feed_forward(). dense() is a block that all tokens use. In layers with experts, dense() has the
-  /// columns of the shared expert and the tensor names of a dense block. experts() selects experts by ffn_gate_inp
-  /// times `routed`.
+  /// The two parts of feed_forward(). dense() computes the block that all tokens use. In layers with experts, this
+  /// block has the columns of the shared expert, and its tensors have the names of a dense block. experts() multiplies
+  /// ffn_gate_inp by `routed` to select the experts.
   Tensor* dense(Tensor* x, const FeedForward& kind);
   Tensor* experts(Tensor* x, Tensor* routed, const FeedForward& kind);
 
   /// Helpers for operations that only one architecture has. name() returns the full name of this layer's tensor `of`.
-  /// linear() returns `of`.weight [x, rows] times x, plus `of`.bias.
+  /// linear() returns `of`.weight times x, plus `of`.bias. `rows` is the number of rows of the weight.
   std::string name(std::string_view of) const;
   Tensor* linear(std::string_view of, Tensor* x, int64_t rows, Cut cut, Bias bias, std::string_view result);
 
@@ -161,7 +165,7 @@ class Layer {
   Tensor* store_state(Tensor* cache, Tensor* all, int64_t rows, std::string_view result);
   Tensor* convolve(Tensor* x, std::string_view of, const Cut& cut);
   DeltaGates delta_gates(Tensor* x);
-  // Defined in latent_attention.cpp.
+  // The next four functions are defined in latent_attention.cpp.
   Tensor* latent_queries(Tensor* x);
   Tensor* apply_rope_to_end(Tensor* heads, std::string_view result);
   Tensor* attend_to_latents(Tensor* q, Tensor* latents, Tensor* shared);
@@ -203,24 +207,26 @@ class Decoder {
   const Hparams& hparams() const { return h_; }
   std::span<Layer> layers() { return layers_; }
 
-  /// Runs all layers in order. Each layer first adds attend(layer, norm of x) to x. Then it adds the feed-forward
-  /// block, applied to the norm of the sum.
+  /// Runs all layers in order. Each layer first adds attend(layer, norm of x) to x. Then the layer applies the
+  /// feed-forward block to the norm of this sum, and adds the result.
   Tensor* usual_layers(Tensor* x, const Blocks& blocks, const std::function<Tensor*(Layer&, Tensor*)>& attend);
   /// Embeddings of the tokens (rows of token_embd), times the model's embedding_scale: f32 [embd, t].
   Tensor* embed();
-  /// Frequency factors, f32 [dims / 2]: rope_freqs if the file has it. Otherwise rope_factors_long if the context
-  /// exceeds the original context, else rope_factors_short. Returns nullptr if the file has none of them.
+  /// Frequency factors, f32 [dims / 2]. Returns rope_freqs if the file has this tensor. Otherwise returns
+  /// rope_factors_long for a context longer than the original context, and rope_factors_short for any other context.
+  /// Returns nullptr if the file has none of the three tensors.
   Tensor* rope_factors();
   Tensor* rope_factors(const RopeParams& rope);
   Tensor* rms_norm(Tensor* x, std::string_view weight, std::string_view result);
   Tensor* layer_norm(Tensor* x, std::string_view weight, std::string_view result);
   /// Selects the tokens of x whose logits are wanted: f32 [embd, outputs].
   Tensor* wanted_rows(Tensor* x);
-  /// Drops all tokens except those whose logits are wanted. The remaining layers must not write to a cache. Also drops
-  /// the tokens from each of `values`, f32 [n, t], that is not nullptr. Afterwards wanted_rows() returns x itself.
+  /// Drops all tokens whose logits are not wanted. The remaining layers must not write to a cache. Also drops these
+  /// tokens from the tensors in `values`, f32 [n, t]; a tensor in `values` may be nullptr. Afterwards wanted_rows()
+  /// returns x itself.
   void keep_requested_tokens(std::initializer_list<Tensor**> values);
-  /// Completes the graph. Computes the logits: the tensor `output` (or token_embd if the model has no separate head)
-  /// times x, scaled and capped by the model's hyper-parameters.
+  /// Completes the graph: multiplies the head matrix by x, then scales and caps the logits. The head matrix is the
+  /// tensor `output`, or token_embd if the model has no separate head.
   void head(Tensor* x, Bias bias = Bias::kNone);
 
   /// For operations that only one architecture has: the graph, the tensor of a spec (WeightSource), and the token ids,
@@ -229,13 +235,13 @@ class Decoder {
   Tensor* weight(const TensorSpec& spec) { return source_(spec); }
   Tensor* tokens() { return out_.tokens; }
 
-  /// Returns the graph after head() has completed it.
+  /// Returns the completed graph. head() must be called first.
   DecoderGraph take();
 
  private:
   friend class Layer;
 
-  /// x times a number; x itself if the number is 1.
+  /// x times `factor`; x itself if `factor` is 1.
   Tensor* scaled(Tensor* x, float factor, const std::string& result);
   Tensor* factors(const std::string& of, Tensor* x, int layer, bool optional = false);
   void add_window(int64_t window, int64_t rows);
@@ -248,8 +254,8 @@ class Decoder {
   BatchShape batch_;
   WeightSource source_;
   DecoderGraph out_;
-  // Whether layers compute all tokens of the batch, or only the tokens whose logits are wanted. batch_.tokens is the
-  // number of computed tokens.
+  // Whether layers compute all tokens of the batch. If false, layers compute only the tokens whose logits are wanted.
+  // batch_.tokens is the number of computed tokens.
   bool has_all_ = true;
   Tensor* positions_ = nullptr;
   std::vector<WindowInputs> windows_;

@@ -1,5 +1,5 @@
-// DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash, Moonlight, Mistral Large 3: latent attention, dense layers first,
-// then layers with groups of experts and a shared expert.
+// DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash, Moonlight, Mistral Large 3: models with latent attention. The first
+// layers are dense. All other layers have groups of experts and a shared expert.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
@@ -13,9 +13,9 @@ void deepseek2(Decoder& d) {
 
 namespace {
 
-/// Reads LatentHparams. Returns whether the file has separate matrices for keys (attn_k_b) and values (attn_v_b). Files
-/// with separate matrices store the head lengths in the *_mla keys. The keys without _mla then give the lengths of the
-/// cached rows.
+/// Reads LatentHparams. Returns whether the file has separate matrices for keys (attn_k_b) and values (attn_v_b). In
+/// files with separate matrices, the *_mla keys store the head lengths, and the keys without _mla store the lengths of
+/// the cached rows.
 bool read_latent(const HparamsReader& in, Hparams& h) {
   const LayerHparams& first = h.per_layer.front();
   const int64_t turned = first.rope.dims, rank = in.count("attention.kv_lora_rank");
@@ -27,7 +27,8 @@ bool read_latent(const HparamsReader& in, Hparams& h) {
   in.need(turned > 0 && turned < h.latent.head_dim_k, "rope.dimension_count",
           "is {}; it must be less than the {} elements of a head", turned, h.latent.head_dim_k);
   in.need(!keeps_rows || first.head_dim_k == rank + turned, "attention.key_length",
-          "is {}; it should be {}, the latent row plus the rotated elements", first.head_dim_k, rank + turned);
+          "is {}; it should be {}, the length of the latent row plus the rotated elements", first.head_dim_k,
+          rank + turned);
   in.need(!keeps_rows || first.head_dim_v == rank, "attention.value_length",
           "is {}; it should be {}, the length of the latent row", first.head_dim_v, rank);
   for (const LayerHparams& layer : h.per_layer) {
@@ -56,7 +57,7 @@ void scale_attention(const HparamsReader& in, const Hparams& h, LayerHparams& la
   layer.attention.scale = scale;
 }
 
-/// Whether the model is GLM 4.7 Flash. Its files lack the key expert_gating_func.
+/// Whether the model is GLM 4.7 Flash. Files of this model lack the key expert_gating_func.
 bool is_glm_flash(const Hparams& h) {
   return (h.layers == 47 || h.layers == 48) && h.vocab == 154880;
 }

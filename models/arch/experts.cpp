@@ -5,7 +5,7 @@
 namespace shoal::models {
 namespace {
 
-// Lower bound of the divisor that normalises expert weights, because a sum of sigmoids may be almost 0.
+// Lower bound of the divisor that normalises expert weights. Without this bound, a sum of sigmoids could be almost 0.
 constexpr float kLeastTotal = 6.103515625e-5f;  // 2^-14
 
 }  // namespace
@@ -45,13 +45,14 @@ Layer::Chosen Layer::route(Tensor* x, Bias bias) {
     Tensor* positive = unary(g_, logits, UnaryKind::kSoftplus, name("router.softplus"));
     all = unary(g_, positive, UnaryKind::kSqrt, name("router.probabilities"));
   }
-  // Some models add a bias to the probabilities that select experts, but not to the weights.
+  // Some models add a bias to the probabilities before the selection of experts. The weights of the experts do not
+  // include this bias.
   Tensor* preference = d_.source_({name("exp_probs_b.bias"), {count, 1, 1, 1}, index_, {}, true, false, true});
   Tensor* preferred = preference == nullptr ? all : add(all, preference, "router.preferred");
   if (routing.groups > 1) preferred = without_other_groups(preferred);
   Tensor* ids = top_k(g_, preferred, used, name("router.ids"));
   Tensor* rows = reshape(g_, all, {1, count, t, 1}, name("router.rows"));
-  // The token axis is a batch axis of get_rows, so each token's ids select from the same token's probabilities.
+  // The token axis is a batch axis of get_rows, so the ids of a token select probabilities of the same token.
   Tensor* best = get_rows(g_, rows, ids, {}, name("router.best"));
   Tensor* weights = reshape(g_, best, {used, t, 1, 1}, name("router.best_columns"));
   if (routing.gating == Gating::kSoftMaxOfChosen) {
@@ -68,7 +69,7 @@ Layer::Chosen Layer::route(Tensor* x, Bias bias) {
 }
 
 /// Multiplies the results `x` of the chosen experts by the scales of the experts' matrices. Returns `x` if the file has
-/// no scales. Files with nvfp4 weights have scales. If `usual`, files with other weights also have scales.
+/// no scales. Files with nvfp4 weights have scales. If `usual` is true, files with other weights may also have scales.
 Tensor* Layer::times_factors(std::string_view of, Tensor* x, Tensor* ids, bool usual, std::string_view result) {
   const int64_t count = h_.experts, used = ids->shape[0], t = ids->shape[1];
   Tensor* of_all = d_.source_({name(of) + ".scale", {count, 1, 1, 1}, index_, {}, true, !usual, true});
@@ -139,7 +140,7 @@ Tensor* Layer::experts(Tensor* x, Tensor* routed, const FeedForward& kind) {
   // This product comes directly before the weighted sum, so that devices can fuse the product and the sum.
   Tensor* each = mul_mat_id(g_, down, hidden, ids, {}, name("experts.each"));
   Tensor* sum = sum_of_experts(each, factors, "experts", "ffn_out");
-  // The biases are added once, after the sum over devices.
+  // The biases are added once, after the devices have reduced the sum.
   Tensor* biases = expert_biases("ffn_down_exps", ids, embd, {}, kind.bias);
   if (biases == nullptr) return sum;
   return add(sum, sum_of_experts(biases, weights, "experts.biases", "experts.bias"), "ffn_out.biased");

@@ -1,4 +1,4 @@
-// Gemma 2: norms before and after each block, soft-caps on scores and logits, and a window in every other layer.
+// Gemma 2: norms before and after each block, soft-caps on scores and logits, and a window in every second layer.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 

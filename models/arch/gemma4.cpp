@@ -1,20 +1,20 @@
-// Gemma 4: like Gemma 3, but layers without a window have their own head length, number of KV heads and RoPE, and may
-// use their keys as values. In some models, the last layers read the caches of earlier layers. Some models also have
-// per-layer embeddings, or experts in addition to the dense block.
+// Gemma 4 differs from Gemma 3 in the layers without a window. These layers have a different head length, number of KV
+// heads and RoPE, and may use their keys as values. In some models, the last layers read the caches of earlier layers.
+// Some models also have per-layer embeddings, or experts in addition to the dense block.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
 namespace shoal::models {
 namespace {
 
-/// For each layer, (a + b) / sqrt(2): a is the layer's token embedding, and b is the layer's part of a normalised
-/// projection of x. f32 [layer_embd * layers, t]. Returns nullptr if the model has no per-layer embeddings.
+/// For each layer, returns (a + b) / sqrt(2): f32 [layer_embd * layers, t]. `a` is the layer's token embedding. `b` is
+/// the layer's slice of a normalised projection of x. Returns nullptr if the model has no per-layer embeddings.
 Tensor* layer_embeddings(Decoder& d, Tensor* x) {
   const Hparams& h = d.hparams();
   if (h.layer_embd == 0) return nullptr;
   Graph& g = d.graph();
   const int64_t all = h.layer_embd * h.layers, t = x->shape[1];
-  // The table belongs to layer 0, which uses it first.
+  // The table is assigned to layer 0, because layer 0 uses it first.
   Tensor* table =
       d.weight({"per_layer_token_embd.weight", {all, h.vocab, 1, 1}, 0, {}, false, false, false, TensorRole::kLookup});
   Tensor* own = scale(g, get_rows(g, table, d.tokens(), {}, "layer_embd"),
@@ -58,13 +58,14 @@ Tensor* dense_and_experts(Decoder& d, Layer& l, Tensor* x) {
   return l.add(dense, l.rms_norm(chosen, "post_ffw_norm_2", "experts_out_normed"), "ffn_sum");
 }
 
-/// x times the layer's output scale, if it has one.
+/// x times the layer's output scale; x itself if the layer has no output scale.
 Tensor* scale_output(Decoder& d, Layer& l, Tensor* x) {
   Tensor* factor = d.weight({l.name("layer_output_scale.weight"), {1, 1, 1, 1}, l.index(), {}, true, false, true});
   return factor == nullptr ? x : mul(d.graph(), x, factor, l.name("scaled"));
 }
 
-/// Index of the last layer before `end` that has a window (or has none, if `windowed` is false); -1 if not found.
+/// Searches the layers before `end` for the last layer with a window (`windowed` is true) or without a window
+/// (`windowed` is false). Returns the index of this layer, or -1 if there is no such layer.
 int64_t last_of_kind(const Hparams& h, int64_t end, bool windowed) {
   for (int64_t i = end - 1; i >= 0; --i) {
     if ((h.layer(i).attention.window > 0) == windowed) return i;
@@ -72,8 +73,8 @@ int64_t last_of_kind(const Hparams& h, int64_t end, bool windowed) {
   return -1;
 }
 
-/// The smallest i for which all layers from i on read the caches of earlier layers; the number of layers if there is
-/// none.
+/// Returns one more than the index of the last layer with its own cache. All later layers read the caches of earlier
+/// layers.
 int64_t first_shared(const Hparams& h) {
   int64_t first = h.layers;
   while (first > 0 && h.layer(first - 1).kv_layer >= 0) --first;
@@ -87,7 +88,7 @@ void read_windowed(const HparamsReader& in, LayerHparams& layer) {
   layer.rope.freq_scale = 1.0f;
   layer.rope.dims = in.count_or("rope.dimension_count_swa", layer.head_dim_k);
   in.need(layer.rope.dims % 2 == 0 && layer.rope.dims <= layer.head_dim_k, "rope.dimension_count_swa",
-          "is {}; it must be even and at most the head's {}", layer.rope.dims, layer.head_dim_k);
+          "is {}; it must be even and at most {}, the length of a head", layer.rope.dims, layer.head_dim_k);
 }
 
 void read_shared(const HparamsReader& in, Hparams& h) {
@@ -97,8 +98,8 @@ void read_shared(const HparamsReader& in, Hparams& h) {
   for (int64_t i = own; i < h.layers; ++i) {
     LayerHparams& layer = h.per_layer[static_cast<size_t>(i)];
     layer.kv_layer = last_of_kind(h, own, layer.attention.window > 0);
-    in.need(layer.kv_layer >= 0, kKey, "is {}, but no layer before {} has the attention type of layer {}", shared, own,
-            i);
+    in.need(layer.kv_layer >= 0, kKey, "is {}, but no layer before layer {} has the attention type of layer {}", shared,
+            own, i);
     const LayerHparams& writer = h.layer(layer.kv_layer);
     in.need(writer.heads == layer.heads && writer.kv_heads == layer.kv_heads, "attention.head_count_kv",
             "gives layer {} a different number of heads than layer {}, although both share keys and values", i,

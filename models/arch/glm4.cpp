@@ -1,4 +1,4 @@
-// GLM 4 (0414) and Z1: norms before and after each block, gate and up in one matrix, half of each head rotated.
+// GLM 4 (0414) and Z1: norms before and after each block, gate and up in one matrix, and RoPE on half of each head.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
@@ -10,7 +10,7 @@ void glm4(Decoder& d) {
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
 }
 
-/// In files converted from a vision model, the rows of q and k are in another order, which needs another RopeMode.
+/// In files converted from a vision model, the rows of q and k have another order. This order needs another RopeMode.
 void read_glm4(const HparamsReader& in, Hparams& h) {
   if (!in.is_set("rope.dimension_sections")) return;
   for (LayerHparams& layer : h.per_layer) layer.rope.mode = RopeMode::kHalves;

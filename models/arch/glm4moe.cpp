@@ -1,4 +1,5 @@
-// GLM 4.5 to 4.7: dense layers first, then layers with a shared expert and experts chosen by sigmoids with a bias.
+// GLM 4.5 to 4.7: the first layers are dense. All other layers have a shared expert, and select routed experts by
+// sigmoids with a bias.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 

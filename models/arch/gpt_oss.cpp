@@ -1,4 +1,4 @@
-// gpt-oss: experts with biases and a clamped activation, attention sinks, and a window in every other layer.
+// gpt-oss: experts with biases and a clamped activation, attention sinks, and a window in every second layer.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 

@@ -1,4 +1,5 @@
-// Granite 3, dense and with experts: Llama with scales on the embedding, the scores, the residuals and the logits.
+// Granite 3, dense and with experts: Llama with scale factors for the embedding, the scores, the residuals and the
+// logits.
 #include "models/arch/hparams_reader.h"
 
 namespace shoal::models {
@@ -10,7 +11,7 @@ void read_granite(const HparamsReader& in, Hparams& h) {
   for (LayerHparams& layer : h.per_layer) {
     layer.attention.scale = in.factor("attention.scale");
     layer.shared_ff = in.count_or_zero("expert_shared_feed_forward_length");
-    // The key is used only in dense models. Savers write "false" for all other models.
+    // Only dense models use this key. Savers write "false" for all other models.
     if (h.experts == 0 && !in.flag_or("rope.scaling.finetuned", true)) layer.rope.dims = 0;
   }
 }

@@ -17,22 +17,22 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kGroups{"attention.", "rope.", "expert_", "ssm."};
 
-/// Keys without effect in architectures that do not read them.
+/// These keys have no effect in architectures that do not read them.
 constexpr auto kHarmless = std::to_array<std::string_view>({
-    "expert_weights_norm",      // other architectures always normalise, and savers always write "false"
+    "expert_weights_norm",      // other architectures always normalise expert weights, although savers write "false"
     "expert_group_used_count",  // no effect with one group
-    "rope.dimension_sections",  // image axes; text has the same position on all axes
+    "rope.dimension_sections",  // axes of image positions; the position of a text token is the same on all axes
     "rope.scaling.finetuned",   // describes the training
     // Other names for rope.dimension_sections.
     "rope.mrope_interleaved",
     "rope.mrope_section",
-    // Sizes of layers with windows. Architectures that do not read these keys have the same sizes in all layers. Savers
-    // write the keys for all models.
+    // Head lengths and rotated elements of layers with windows. If an architecture does not read these keys, its layers
+    // with and without windows have the same lengths. Savers write these keys for all models.
     "attention.key_length_swa",
     "attention.value_length_swa",
     "rope.dimension_count_swa",
     "rope.freq_base_swa",
-    // Keys of other architectures that savers write for all models.
+    // Keys of other architectures. Savers write these keys for all models.
     "attention.indexer.kpool_select_tail",
     "attention.recurrent_layers",
     "attention.rope_pattern",
@@ -48,8 +48,8 @@ constexpr auto kHarmless = std::to_array<std::string_view>({
     "rope.scaling.yarn_log_multiplier",
 });
 
-/// Whether the key rope.type names image axes ("default", "mrope"). In some files, the key names the scaling of
-/// positions ("yarn") instead.
+/// Whether rope.type is "default" or "mrope". These values do not scale positions. In some files, rope.type names a
+/// scaling of positions ("yarn") instead.
 bool is_unscaled(const GgufFile& file, const GgufValue& value) {
   if (value.type != GgufType::kString) return false;
   const auto type = file.get<std::string>(value.key);
@@ -107,7 +107,7 @@ namespace {
 constexpr int64_t kMostLayers = 65536;
 constexpr std::string_view kRmsEpsilon = "attention.layer_norm_rms_epsilon", kEpsilon = "attention.layer_norm_epsilon";
 
-/// Reads the head lengths and the attention scale, which all layers share unless the architecture changes them.
+/// Reads the head lengths and the attention scale. All layers share these values unless the architecture changes them.
 void read_heads(const HparamsReader& in, Hparams& h) {
   bool explicit_length = in.has("attention.key_length") && in.has("attention.value_length");
   in.need(explicit_length || h.embd % h.heads == 0, "attention.head_count",
@@ -118,7 +118,7 @@ void read_heads(const HparamsReader& in, Hparams& h) {
   h.attention.scale = scale > 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(h.head_dim_k));
 }
 
-/// Counts with one entry per layer.
+/// Counts that may differ between layers, with one entry per layer.
 struct LayerCounts {
   std::vector<int64_t> ff, heads, kv_heads;
 };
@@ -133,7 +133,7 @@ LayerCounts read_counts(const HparamsReader& in, const Hparams& h) {
   return counts;
 }
 
-/// Only layers that attend need KV heads.
+/// Only attention layers need KV heads.
 void check_kv_heads(const HparamsReader& in, const Hparams& h) {
   for (const LayerHparams& layer : h.per_layer) {
     in.need(!layer.attends() || (layer.kv_heads > 0 && layer.heads % layer.kv_heads == 0), "attention.head_count_kv",
@@ -153,12 +153,13 @@ std::vector<LayerHparams> layers_of(const Hparams& h, const LayerCounts& counts)
 
 void scale_none(const HparamsReader&, Hparams&) {}
 
-/// For the scaling type longrope, whose factors are tensors (Decoder::rope_factors).
+/// Reads the original context of the scaling type longrope. The factors of longrope are tensors
+/// (Decoder::rope_factors).
 void scale_by_factors(const HparamsReader& in, Hparams& h) {
   h.rope.original_context = in.count_or_zero("rope.scaling.original_context_length");
 }
 
-/// An absent factor or 0 means no scaling. Older files store the factor as rope.scale_linear.
+/// If the factor is absent or 0, positions are not scaled. Older files store the factor as rope.scale_linear.
 void scale_linear(const HparamsReader& in, Hparams& h) {
   const float factor = in.not_negative_or("rope.scaling.factor", in.not_negative_or("rope.scale_linear", 0.0f));
   h.rope.freq_scale = factor == 0.0f ? 1.0f : 1.0f / factor;
@@ -176,7 +177,7 @@ void scale_yarn(const HparamsReader& in, Hparams& h) {
   if (magnitude != 1.0f) {
     h.rope.attn_factor *= magnitude / yarn_magnitude(h.rope);
   } else {
-    // Divides by the part of the magnitude that the model was not trained with.
+    // Divides attn_factor by the magnitude that results from yarn_log_multiplier.
     const float without = in.not_negative_or("rope.scaling.yarn_log_multiplier", 0.0f);
     h.rope.attn_factor /= 1.0f + 0.1f * without * std::log(1.0f / h.rope.freq_scale);
   }
@@ -202,21 +203,21 @@ void read_rope(const HparamsReader& in, RopeMode mode, Hparams& h) {
   h.rope.base = in.positive_or("rope.freq_base", 10000.0f);
   h.rope.dims = in.count_or("rope.dimension_count", h.head_dim_k);
   in.need(h.rope.dims % 2 == 0 && h.rope.dims <= h.head_dim_k, "rope.dimension_count",
-          "is {}; it must be even and at most the head's {}", h.rope.dims, h.head_dim_k);
+          "is {}; it must be even and at most {}, the length of a head", h.rope.dims, h.head_dim_k);
   h.rope.attn_factor = in.positive_or("rope.scaling.attn_factor", 1.0f);
-  // Without a type, a factor means linear scaling, as in llama.cpp.
+  // If a file has a factor but no scaling type, the scaling is linear, as in llama.cpp.
   std::string kind = in.text_or("rope.scaling.type", "linear");
   for (const RopeScaling& scaling : kRopeScalings) {
     if (scaling.name == kind) return scaling.read(in, h);
   }
-  in.need(false, "rope.scaling.type", "is '{}'; supported are none, linear, yarn and longrope", printable(kind));
+  in.need(false, "rope.scaling.type", "is '{}'; the supported values are none, linear, yarn and longrope",
+          printable(kind));
 }
 
 Gating read_gating(const HparamsReader& in) {
   const int64_t number = in.count_or_zero("expert_gating_func");
   in.need(number <= static_cast<int64_t>(Gating::kSqrtSoftplus), "expert_gating_func",
-          "is {}; supported are 1 (soft_max), 2 (sigmoid), 3 (soft_max of the chosen) and 4 (root of softplus)",
-          number);
+          "is {}; use 1 (soft_max), 2 (sigmoid), 3 (soft_max of the chosen experts) or 4 (root of softplus)", number);
   return number == 0 ? Gating::kSoftMax : static_cast<Gating>(number);
 }
 
@@ -229,7 +230,7 @@ void read_groups(const HparamsReader& in, Hparams& h) {
   routing.groups_used = in.count("expert_group_used_count");
   const int64_t room = routing.groups_used * (h.experts / routing.groups);
   in.need(routing.groups_used <= routing.groups && h.experts_used <= room, "expert_group_used_count",
-          "is {} of {} groups, which does not allow {} of {} experts", routing.groups_used, routing.groups,
+          "is {} of {} groups; a token needs groups that hold {} of {} experts", routing.groups_used, routing.groups,
           h.experts_used, h.experts);
 }
 
@@ -244,14 +245,14 @@ void read_experts(const HparamsReader& in, Hparams& h) {
   h.routing.scale = in.factor("expert_weights_scale");
 }
 
-/// Number of layers without the draft layers (multi-token prediction) at the end.
+/// Number of layers without the draft layers (multi-token prediction). Draft layers are the last layers of the file.
 int64_t read_layers(const HparamsReader& in) {
   const int64_t all = in.count("block_count", kMostLayers), drafts = in.count_or_zero("nextn_predict_layers");
   in.need(drafts < all, "nextn_predict_layers", "is {}, but the model has {} layers in total", drafts, all);
   return all - drafts;
 }
 
-/// The epsilon of norms. Returns 0 if the file has none; some architectures then set a default.
+/// Reads the epsilon of norms. Returns 0 if the file has no epsilon. Some architectures then set a default.
 float read_epsilon(const HparamsReader& in) {
   const bool has_rms = in.is_set(kRmsEpsilon), has_other = in.is_set(kEpsilon);
   const std::string_view name = has_rms || !has_other ? kRmsEpsilon : kEpsilon;
@@ -296,7 +297,7 @@ Hparams read_hparams(const GgufFile& file, RopeMode rope, ReadHparams read_more)
   in.need(h.norm_eps > 0.0f, kRmsEpsilon, "is missing");
   check_kv_heads(in, h);
   h.unread_keys = in.unread_keys();
-  // If all layers are alike, per_layer stays empty.
+  // If all layers are equal, per_layer becomes empty.
   static_cast<LayerHparams&>(h) = h.per_layer.front();
   if (std::equal(h.per_layer.begin() + 1, h.per_layer.end(), h.per_layer.begin())) h.per_layer.clear();
   return h;

@@ -1,12 +1,12 @@
-// Hyper-parameters of a model, read from GGUF metadata and checked before use. A plain value; thread-safe. Keys start
-// with the architecture: "llama.block_count". Head counts and feed-forward lengths may be arrays with one entry per
-// layer.
+// Hyper-parameters of a model, read from GGUF metadata and checked before use. Hparams is a plain value and
+// thread-safe. Keys start with the name of the architecture: "llama.block_count". Head counts and feed-forward lengths
+// may be arrays with one entry per layer.
 //
-// read_hparams throws InvalidArgument with one line that names the file and the key. Examples are a count that is 0 or
-// absurdly large, a number of KV heads that does not divide the number of heads, a rotation wider than a head, and an
-// unknown type of RoPE scaling.
+// read_hparams throws InvalidArgument with one line that names the file and the key. Examples of rejected values are a
+// count that is 0 or absurdly large, a number of KV heads that does not divide the number of heads, more rotated
+// elements than a head has, and an unknown type of RoPE scaling.
 //
-//   tiny-kjv-5m: 6 layers, embd 256, 8 heads of 32 over 4 KV heads (2 query heads in each group), ff 768, vocab 1024
+//   tiny-kjv-5m: 6 layers, embd 256, 8 query heads of 32, 4 KV heads (2 query heads for each), ff 768, vocab 1024
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,12 @@ namespace shoal::models {
 /// A recurrent layer, which has a state of fixed size instead of keys and values. It consists of a causal depthwise
 /// convolution, followed by the gated delta rule (ops.h) if there are value heads.
 struct RecurrentHparams {
-  int64_t taps = 0;  ///< taps of the convolution, including the current token; 0: an attention layer
+  int64_t taps = 0;  ///< number of taps of the convolution, including the current token; 0: an attention layer
   int64_t k_heads = 0, v_heads = 0, head_dim = 0;
-  bool tiled = false;  ///< value head h uses key head h % k_heads if true, h / (v_heads / k_heads) if false
+  bool tiled = false;  ///< if true, value head h uses key head h % k_heads; if false, key head h / (v_heads / k_heads)
 
-  /// Number of channels of the convolution: queries, keys and values; or `k_heads` if there are no value heads.
+  /// Number of channels of the convolution: the elements of queries, keys and values. Returns `k_heads` if there are no
+  /// value heads.
   int64_t channels() const { return v_heads == 0 ? k_heads : (2 * k_heads + v_heads) * head_dim; }
   /// Number of value heads that share a key head.
   int64_t group() const { return v_heads / k_heads; }
@@ -43,7 +44,8 @@ struct LayerHparams {
   int64_t head_dim_v = 0;
   RopeParams rope;  ///< no rotation if `dims` is 0
   AttentionParams attention{.causal = true};
-  bool values_in_keys = false;  ///< values are the first head_dim_v elements of the keys and have no cache
+  bool values_in_keys = false;  ///< whether the values are the first head_dim_v elements of the keys and have no
+                                ///< separate cache
   int64_t kv_layer = -1;        ///< index of the layer whose cache this layer reads; -1: its own cache
   RecurrentHparams recurrent;
 
@@ -54,12 +56,14 @@ struct LayerHparams {
 };
 
 /// Multi-head latent attention. The keys and values of all heads are computed from one row of `rank` numbers per token.
-/// All heads also share rope.dims key elements. Newer files store the matrices of keys and of values separately. shoal
-/// then applies these matrices to queries and attention results, and the cache holds only the rows (layers with
-/// values_in_keys). In older files both matrices are one tensor, and the cache holds the keys and values of each head.
+/// All heads also share rope.dims key elements.
+/// Newer files store separate matrices for keys and values. shoal then multiplies queries by the key matrix and
+/// attention results by the value matrix, and the cache holds only the rows (layers with values_in_keys). Older files
+/// store both matrices in one tensor. The cache then holds the keys and values of each head.
 struct LatentHparams {
   int64_t rank = 0;        ///< 0: the model has no latent attention
-  int64_t query_rank = 0;  ///< length of the row from which queries are computed; 0: computed from the activations
+  int64_t query_rank = 0;  ///< length of the row from which queries are computed; 0: queries are computed from the
+                           ///< activations
   int64_t head_dim_k = 0;  ///< length of a head's key, with the rope.dims shared elements at the end
   int64_t head_dim_v = 0;
   bool operator==(const LatentHparams&) const = default;
@@ -72,10 +76,10 @@ enum class Gating : uint8_t { kSoftMax = 1, kSigmoid, kSoftMaxOfChosen, kSqrtSof
 struct Routing {
   Gating gating = Gating::kSoftMax;
   bool normalised = true;  ///< whether the weights of the chosen experts are scaled to a sum of 1
-  float scale = 1.0f;      ///< factor of the weights after normalisation
+  float scale = 1.0f;      ///< factor that multiplies the weights after normalisation
   int64_t groups = 1;      ///< number of groups of consecutive experts; a token uses the best groups_used groups
   int64_t groups_used = 1;
-  int64_t group_best = 2;  ///< number of best experts whose scores are summed to rank a group
+  int64_t group_best = 2;  ///< number of best experts per group; the sum of their scores ranks the group
   bool operator==(const Routing&) const = default;
 };
 
@@ -100,19 +104,19 @@ struct Hparams : LayerHparams {
   LatentHparams latent;
   float norm_eps = 0.0f;
   float embedding_scale = 1.0f;
-  float residual_scale = 1.0f;  ///< factor of the results of attention and feed-forward blocks
+  float residual_scale = 1.0f;  ///< factor that multiplies the results of attention and feed-forward blocks
   float logit_scale = 1.0f;
   float logit_softcap = 0.0f;  ///< logits become c * tanh(logit / c) for c > 0
-  /// Unread keys among the file's keys about attention, rope, experts and states.
+  /// Unread keys of the file about attention, RoPE, experts and states.
   std::vector<std::string> unread_keys;
-  std::vector<LayerHparams> per_layer;  ///< empty: all layers are alike
+  std::vector<LayerHparams> per_layer;  ///< empty if all layers are equal
 
   const LayerHparams& layer(int64_t index) const {
     return per_layer.empty() ? *this : per_layer[static_cast<size_t>(index)];
   }
 };
 
-/// Whether this context uses the long RoPE factors, in models with long and short factors.
+/// Whether a context of `context` tokens uses the long RoPE factors. Only for models with long and short factors.
 inline bool is_long(const Hparams& h, int64_t context) {
   return context > h.rope.original_context;
 }
@@ -121,7 +125,7 @@ class HparamsReader;
 /// Reads the keys that only one architecture has. All other fields of `h` are already set, including `per_layer`.
 using ReadHparams = void (*)(const HparamsReader& in, Hparams& h);
 
-/// `rope` tells which elements of a head are rotated together; files do not store it.
+/// `rope` tells which elements of a head are rotated together. Files do not store this mode.
 Hparams read_hparams(const GgufFile& file, RopeMode rope, ReadHparams read_more = nullptr);
 
 }  // namespace shoal::models

@@ -1,6 +1,6 @@
-// Reads hyper-parameters from a file: keys below the prefix of the architecture, with range checks. Architecture::read
-// functions use a reader. A reader refers to the file and lives only during one read. It records which keys were read,
-// so that unread_keys() can name all other keys.
+// Reads hyper-parameters from a file: keys below the prefix of the architecture, with range checks. Functions of the
+// type ReadHparams use a reader. A reader refers to the file and lives only during one read. The reader records which
+// keys were read, so that unread_keys() can name all other keys.
 //
 //   void read_gemma2(const HparamsReader& in, Hparams& h) {
 //     read_windows(in, h, 4096, 2);
@@ -34,7 +34,7 @@ class HparamsReader {
     return prefix_ + "." + std::string(name);
   }
   bool has(std::string_view name) const { return file_.has(key(name)); }
-  /// Whether the key is present with a value other than zeros, which mean "none".
+  /// Whether the key is present and its value is not zero. Zero means "none".
   bool is_set(std::string_view name) const;
 
   int64_t count(std::string_view name, int64_t most = kLargest) const {
@@ -44,8 +44,8 @@ class HparamsReader {
   }
   int64_t count_or(std::string_view name, int64_t fallback) const { return has(name) ? count(name) : fallback; }
 
-  /// One count per layer. The file stores one number for all layers, or an array. `least` is 1, or 0 if layers may have
-  /// none.
+  /// Returns one count per layer. The file stores one number for all layers, or an array. `least` is the smallest valid
+  /// count: 1, or 0 if a layer may have none.
   std::vector<int64_t> counts(std::string_view name, int64_t layers, int64_t least = 1) const {
     const GgufValue* value = file_.find_value(key(name));
     if (value == nullptr || value->type != GgufType::kArray) {
@@ -74,8 +74,9 @@ class HparamsReader {
   int64_t count_or_zero_or(std::string_view name, int64_t fallback) const {
     return has(name) ? count_or_zero(name) : fallback;
   }
-  /// A flag per layer, given as an array or as a period n (the last layer of each period is "no"). If the key is
-  /// absent, `fallback` is the period; period 0 means "no" for all layers.
+  /// Returns one flag per layer. The file stores an array of flags, or a period of n layers. With a period, the flag of
+  /// the last layer of each period is false, and all other flags are true. If the key is absent, `fallback` is the
+  /// period. With period 0, all flags are false.
   std::vector<bool> pattern_or(std::string_view name, int64_t layers, int64_t fallback) const;
 
   float positive(std::string_view name) const { return checked(name, file_.get<float>(key(name))); }
@@ -102,8 +103,8 @@ class HparamsReader {
     return file_.get_or<std::string>(key(name), std::move(fallback));
   }
 
-  /// Unread keys among the file's keys about attention, rope, experts and states. Omits keys with the value 0, which
-  /// means "none", and keys without effect.
+  /// Unread keys of the file about attention, RoPE, experts and states. Omits keys with the value 0, which means
+  /// "none", and keys without effect.
   std::vector<std::string> unread_keys() const;
 
   template <class... Args>
@@ -123,7 +124,7 @@ class HparamsReader {
     const std::vector<T> stored = file_.get_array<T>(key(name));
     return {stored.begin(), stored.end()};
   }
-  /// Arrays may also have entries for draft layers.
+  /// Checks the number of entries of an array. The array may also have entries for draft layers.
   void need_layers(std::string_view name, size_t found, int64_t layers) const {
     const bool fits = found == static_cast<size_t>(layers) || found == file_.get<uint32_t>(key("block_count"));
     need(fits, name, "has {} entries for {} layers", found, layers);
@@ -141,7 +142,7 @@ class HparamsReader {
   mutable std::set<std::string, std::less<>> asked_;
 };
 
-/// Limit for the convolution of a recurrent layer; models have 3 or 4 taps.
+/// Maximum number of taps of the convolution in a recurrent layer. Models have 3 or 4 taps.
 inline constexpr int64_t kMostTaps = 1024;
 
 /// The magnitude that the rope op itself applies. Files store the total magnitude (attention_factor of transformers).
@@ -154,8 +155,8 @@ void scale_yarn(const HparamsReader& in, Hparams& h);
 void read_temperature(const HparamsReader& in, Hparams& h);
 
 /// Sets the windows of layers that attend only to the last attention.sliding_window positions. sliding_window_pattern
-/// is a flag per layer or a period n: the last layer of each period has no window. `window` and `period` replace absent
-/// keys. Without a window, or with period 0, no layer has a window.
+/// is a flag per layer or a period n: the last layer of each period has no window. `window` and `period` are the
+/// defaults for absent keys. If the window or the period is 0, no layer has a window.
 void read_windows(const HparamsReader& in, Hparams& h, int64_t window, int64_t period);
 
 /// Sets the number of feed-forward columns of all layers (`ff`) to the columns of one expert:
@@ -163,7 +164,8 @@ void read_windows(const HparamsReader& in, Hparams& h, int64_t window, int64_t p
 /// for a model without experts.
 void read_expert_width(const HparamsReader& in, Hparams& h);
 
-/// Makes the first leading_dense_block_count layers dense: no experts, and feed_forward_length columns.
+/// Makes the first leading_dense_block_count layers dense. These layers have feed_forward_length columns and no
+/// experts.
 void read_leading_dense(const HparamsReader& in, Hparams& h);
 
 }  // namespace shoal::models

@@ -32,7 +32,8 @@ int64_t rows_of(const LayerHparams& layer, const KvCacheOptions& options) {
   return std::min(options.rows, (needed + kRowUnit - 1) / kRowUnit * kRowUnit);
 }
 
-/// Cuts the channels of a convolution: queries, keys and values of a delta rule, or plain channels.
+/// Returns the cut of the channels of a convolution. The channels are the queries, keys and values of a delta rule, or
+/// plain channels.
 Cut by_channels(const RecurrentHparams& r) {
   if (r.v_heads == 0) return {CutGroup::kStateHeads, 0, 1};
   const CutSegment values{CutGroup::kStateHeads, r.tiled ? r.head_dim : r.head_dim * r.group(),
@@ -83,7 +84,7 @@ class Lister {
       is_quantised_ |= traits(dtype).is_quantized;
       return dtype;
     }
-    refusal_ = fmt::format("heads of {} elements do not fill the blocks of {} that {} have; use f16 or f32 for the {}",
+    refusal_ = fmt::format("heads of {} elements do not fill whole blocks of {} ({}); use f16 or f32 for the {}",
                            head_dim, traits(dtype).block_elems, name_of(dtype), what);
     return DType::kF16;
   }
@@ -99,10 +100,10 @@ class Lister {
   const KvCacheOptions& options_;
   std::vector<CacheTensor> out_;
   bool is_quantised_ = false;  ///< whether some tensor has a quantised type
-  std::string refusal_;        ///< message if some heads do not fill the requested blocks; else ""
+  std::string refusal_;        ///< error message if some heads do not fill whole blocks; else ""
 };
 
-/// Indexed by CachePart.
+/// Members of LayerCache, indexed by CachePart.
 constexpr std::array<Tensor * LayerCache::*, 4> kPlaces{&LayerCache::k, &LayerCache::v, &LayerCache::conv,
                                                         &LayerCache::state};
 
@@ -141,7 +142,7 @@ int64_t last_row_in_part(int64_t position, int64_t parts, int64_t part) {
 
 std::vector<CacheTensor> cache_tensors(const Hparams& h, const KvCacheOptions& options) {
   require<InvalidArgument>(options.parts >= 1 && (options.parts == 1 || has_latent_cache(h)),
-                           "{} cache parts are not possible; use 1, or several if all caches are latent",
+                           "{} cache parts are not possible; use 1 (more than 1 requires that all caches are latent)",
                            options.parts);
   Lister lister(options);
   for (int i = 0; i < h.layers; ++i) {
@@ -153,7 +154,7 @@ std::vector<CacheTensor> cache_tensors(const Hparams& h, const KvCacheOptions& o
 }
 
 void declare_cache(KvCache& cache, const Hparams& h, const KvCacheOptions& options) {
-  // Positions and cache rows are i32.
+  // Positions and cache rows are i32, which limits the number of rows.
   require<InvalidArgument>(options.rows > 0 && options.rows <= std::numeric_limits<int32_t>::max(),
                            "a context of {} tokens is not possible; use 1 to {}", options.rows,
                            std::numeric_limits<int32_t>::max());
@@ -184,7 +185,7 @@ std::string other_types(const KvCache& cache, DType dtype_k, DType dtype_v) {
       head_dim = spec.shape[0];
     }
     if (others == 0) continue;
-    text += fmt::format("{}cached {} of {} of {} layers are f16: heads of {} elements do not fill the blocks of {}",
+    text += fmt::format("{}cached {} are f16 in {} of {} layers: heads of {} elements do not fill the blocks of {}",
                         text.empty() ? "" : "; ", what, others, all, head_dim, name_of(asked));
   }
   return text;

@@ -1,18 +1,19 @@
 // The cached state of one sequence. An attention layer has keys [head_dim, rows, kv_heads] and values of the tokens so
 // far, as f16 (default) or another type of cache_dtype_names(). Some attention layers read an earlier layer's cache
-// instead. A recurrent layer has a state of fixed size in f32: the latest taps - 1 inputs of its convolution, and the
+// instead. A recurrent layer has a state of fixed size in f32: the latest `taps - 1` inputs of its convolution, and the
 // matrix of each value head, [head_dim, head_dim, v_heads]. declare_cache() creates unplaced tensors, and the owner of
 // the cache allocates them on its device. The tensors belong to `context` and live as long as the cache.
 //
-// A layer with a window has a ring buffer if the ring is smaller than the whole context. The ring has rows for the
-// window and for one batch. Position p is in row p % rows:
+// The cache of a layer with a window is a ring buffer if the ring is smaller than the whole context. The ring has rows
+// for the window and for one batch. Position p is in row p % rows:
 //
-//   context 8192, window 1024, batch 512: 1536 rows. Before the batch of positions 2048 to 2559, the ring holds 512 to
-//   2047. The first token of the batch needs positions from 1025 on, and the batch overwrites 512 to 1023.
+//   context 8192, window 1024, batch 512: 1536 rows. Before the batch of positions 2048 to 2559, the ring holds
+//   positions 512 to 2047. The first token of the batch attends to positions from 1025 on. The batch overwrites
+//   positions 512 to 1023.
 //
-// Latent caches, in which one row per token holds the keys and values of all heads (LayerHparams::values_in_keys), may
-// be divided into n parts of equal size. Position p is in row p / n of part p % n. The parts fill evenly, so devices
-// with the same number of parts have equal work at any length of the sequence:
+// A row of a latent cache holds the keys and values of all heads for one token (LayerHparams::values_in_keys). Latent
+// caches may be divided into n parts of equal size. Position p is in row p / n of part p % n. The parts fill evenly, so
+// devices with the same number of parts have equal work at any length of the sequence:
 //
 //   context 10, 3 parts of 4 rows: positions 0 3 6 9 | 1 4 7 | 2 5 8
 #pragma once
@@ -43,7 +44,8 @@ struct CacheTensor : TensorSpec {
   DType dtype = DType::kF32;
 };
 
-/// Tensors of one layer; nullptr for tensors that the layer lacks. Layers that share keys and values share tensors.
+/// Tensors of one layer. A member is nullptr if the layer has no such tensor. Layers that share keys and values share
+/// tensors.
 struct LayerCache {
   Tensor *k = nullptr, *v = nullptr, *conv = nullptr, *state = nullptr;
 };
@@ -64,22 +66,24 @@ struct KvCache {
 std::optional<DType> cache_dtype_from_name(std::string_view name);
 std::string cache_dtype_names();
 
-/// Whether the caches of the model can be divided into parts, which requires that all of them are latent.
+/// Whether all caches of the model are latent. Only latent caches can be divided into parts.
 bool has_latent_cache(const Hparams& hparams);
 /// Row of a position in a cache that stores all parts one after another. Returns a negative position unchanged.
 int64_t row_in_parts(int64_t position, int64_t parts, int64_t part_rows);
 /// Last row of `part` at or before `position`; -1 if there is no such row.
 int64_t last_row_in_part(int64_t position, int64_t parts, int64_t part);
 
-/// Cache tensors, layer by layer. Keys or values whose heads do not fill the blocks of a quantised type are f16. Throws
-/// InvalidArgument in these cases: caches do not support a dtype, a quantised type fits neither keys nor values of any
-/// layer, or several parts are requested although not all caches are latent.
+/// Cache tensors, layer by layer. If heads do not fill the blocks of a quantised type, the keys or values are f16.
+/// Throws InvalidArgument in these cases:
+/// - caches do not support a requested dtype
+/// - a quantised type fits neither keys nor values of any layer
+/// - `options` requests several parts, but some caches are not latent
 std::vector<CacheTensor> cache_tensors(const Hparams& hparams, const KvCacheOptions& options);
 
 /// Throws InvalidArgument like cache_tensors, and for a number of rows below 1.
 void declare_cache(KvCache& cache, const Hparams& hparams, const KvCacheOptions& options);
 
-/// One line about keys or values whose type differs from the requested type; "" if there are none.
+/// One line about keys or values whose type differs from the requested type. Returns "" if there are none.
 std::string other_types(const KvCache& cache, DType dtype_k, DType dtype_v);
 
 }  // namespace shoal::models

@@ -1,12 +1,12 @@
-// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434). A token has a row of c = latent.rank numbers and r =
-// rope.dims rotated elements. Head h has the key (K_h row) and the value (V_h row). The rotated elements are appended
-// to the keys of every head. Since
+// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434). A token has one row of c = latent.rank numbers. It also
+// has r = rope.dims rotated elements. Head h has the key (K_h row) and the value (V_h row). The rotated elements are
+// appended to the keys of every head. The matrices can be moved from the rows to the queries and to the result:
 //
 //   q_h . (K_h row) = (K_h^T q_h) . row    and    sum of weights * (V_h row) = V_h (sum of weights * row)
 //
-// the rows themselves can be the only KV head, [row | rotated]. It has c + r elements, and the first c elements are
-// also the values. A token then needs 576 numbers instead of 128 heads * (192 + 128). This applies to files with
-// separate matrices for keys and values (attn_k_b holds K_h^T).
+// So the cache needs only one KV head, [row | rotated], with c + r elements. The first c elements are also the values.
+// A token then needs 576 numbers instead of 128 heads * (192 + 128). This method requires separate matrices for keys
+// and values in the file (attn_k_b holds K_h^T).
 #include "models/arch/decoder.h"
 
 namespace shoal::models {
@@ -30,7 +30,7 @@ Tensor* Layer::latent_queries(Tensor* x) {
   return by_heads(linear(matrix, x, h_.heads * dim, {CutGroup::kQueryHeads, 1, dim}, Bias::kNone, "q"), dim);
 }
 
-/// Heads are divided over devices. Cached rows are mirrored or divided into parts (kv_cache.h).
+/// Devices divide the heads. Cached rows are mirrored or divided into parts (kv_cache.h).
 Tensor* Layer::latent_attention(Tensor* x) {
   const int64_t rank = d_.h_.latent.rank, turned = h_.rope.dims;
   Tensor* q = latent_queries(x);

@@ -1,5 +1,5 @@
-// LFM 2: most layers are a gated convolution over three tokens; the other layers attend with normalised heads. Layers
-// without KV heads are convolutions.
+// LFM 2: most layers are a gated convolution over three tokens. All other layers are attention layers with normalised
+// heads. In the file, a convolution layer has no KV heads.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 

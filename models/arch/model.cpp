@@ -15,7 +15,7 @@
 namespace shoal::models {
 namespace {
 
-/// A tensor name in Ollama's files and shoal's name for it. Names of layer tensors omit "blk.N.".
+/// A tensor name in Ollama's files and shoal's name for the same tensor. Names of layer tensors omit "blk.N.".
 struct OtherName {
   std::string_view architecture;
   std::string_view theirs, ours;
@@ -31,7 +31,7 @@ constexpr auto kOtherNames = std::to_array<OtherName>({
     {"qwen3next", "ssm_dt", "ssm_dt.bias"},
 });
 
-/// Name prefixes of tensors for images, sound and draft heads.
+/// Name prefixes of ignored tensors: images, sound and draft heads.
 constexpr std::array<std::string_view, 4> kPassedOver{"v.", "mm.", "a.", "mtp."};
 
 /// Returns "blk.12." for "blk.12.ssm_dt", and "" for other names.
@@ -73,7 +73,8 @@ void check_tensor(const GgufFile& file, const TensorSpec& spec, const GgufTensor
                            file.path(), spec.name, type.name);
 }
 
-/// The specs whose tensors are in the file. Throws if a required tensor is missing or has another shape.
+/// The specs whose tensors are in the file. Throws if a required tensor is missing, or if a tensor has a wrong shape or
+/// type.
 std::vector<TensorSpec> match(const GgufFile& file, const Architecture& architecture, const Hparams& hparams) {
   return architecture.tensors(hparams, [&](const TensorSpec& spec) {
     const GgufTensor* tensor = file.find_tensor(spec.name);
@@ -91,7 +92,7 @@ int64_t layer_of(std::string_view name) {
   return layer;
 }
 
-/// The prefix in kPassedOver that the name starts with; "" if there is none.
+/// Returns the prefix in kPassedOver with which `name` starts; "" if there is none.
 std::string_view passed_over_as(std::string_view name) {
   const auto found = std::find_if(kPassedOver.begin(), kPassedOver.end(),
                                   [&](std::string_view beginning) { return name.starts_with(beginning); });
@@ -121,11 +122,11 @@ void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs, 
   for (const GgufTensor& tensor : file.tensors()) {
     if (has_drafts && layer_of(tensor.name) >= hparams.layers) continue;
     if (is_of_unused_keys(tensor.name, hparams)) continue;
-    if (tensor.name.ends_with(".input_scale")) continue;  // scale of 4-bit activations with nvfp4 weights
+    if (tensor.name.ends_with(".input_scale")) continue;  // scale for 4-bit activations in products with nvfp4 weights
     if (!passed_over_as(tensor.name).empty()) continue;
     require<InvalidArgument>(known.contains(tensor.name),
-                             "{}: tensor '{}' is not part of a {} model known to this program; use another model file",
-                             file.path(), printable(tensor.name), file.get<std::string>("general.architecture"));
+                             "{}: tensor '{}' is not part of a {} model; use another model file", file.path(),
+                             printable(tensor.name), file.get<std::string>("general.architecture"));
   }
 }
 

@@ -1,8 +1,8 @@
 // An opened model: the file, its metadata, and its weights as declared tensors. Opening checks that the file has all
 // tensors of its architecture with the right shapes and no unknown tensors. Tensors for images, sound and draft heads
 // are ignored, and tensors with Ollama's names are renamed. Loading (loader.h) places the weights on devices. A Model
-// owns the mapping, the tensors and, once loaded, their memory, so it must outlive the graphs that use it. One thread
-// opens and loads a model. Afterwards any number of sessions may read it.
+// owns the mapping, the tensors and the memory of loaded weights. So the Model must outlive the graphs that use it. One
+// thread opens and loads a model. Afterwards any number of sessions may read it.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ struct Model {
   /// Name prefixes ("v.", "mm.") of ignored tensors, which do not belong to the language model.
   std::vector<std::string> ignored_prefixes;
   TensorContext weights;  ///< one tensor per spec, in the same order
-  /// Memory of the weights: one buffer per device of the placement, nullptr for devices without weights. Empty until
-  /// loaded.
+  /// Memory of the weights: one buffer per device of the placement, nullptr for devices without weights. Empty before
+  /// the model is loaded.
   std::vector<std::unique_ptr<Buffer>> buffers;
   bool loaded = false;
 
@@ -37,15 +37,16 @@ struct Model {
   bool is_tied() const;
   /// Total bytes of the tensors in `specs`, as stored in the file.
   size_t weight_bytes() const;
-  /// The tensors for the split policy. They refer to `specs`.
+  /// The tensors for the split policy. They refer to elements of `specs`.
   std::vector<ModelTensor> split_tensors() const;
 };
 
-/// Opens the file and any further parts of the model. Throws InvalidArgument in these cases:
+/// Opens the file. If the model has several files, also opens the other files. Throws InvalidArgument in these cases:
 /// - parts are missing or do not match (models/gguf/parts.h)
 /// - the architecture is not supported
-/// - a tensor is missing or unknown, or has an unsupported type or another shape ("m.gguf: tensor 'blk.0.attn_q.weight'
-///   should be [256, 256], found [256, 128]; ...")
+/// - a tensor is missing or unknown
+/// - a tensor has an unsupported type or another shape ("m.gguf: tensor 'blk.0.attn_q.weight' should be [256, 256],
+///   found [256, 128]; ...")
 std::unique_ptr<Model> open_model(const std::string& path);
 
 }  // namespace shoal::models

@@ -1,5 +1,5 @@
-// Phi 3, 3.5 and 4: q, k and v in one matrix, gate and up in another. A part of each head is rotated, with factors that
-// depend on the length of the context.
+// Phi 3, 3.5 and 4: one matrix holds q, k and v, and another matrix holds gate and up. RoPE rotates a part of each
+// head, with factors that depend on the length of the context.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 

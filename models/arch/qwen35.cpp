@@ -1,5 +1,5 @@
-// Qwen 3.5 and 3.6 and Qwen3-Next: three of four layers are recurrent (gated delta rule). The fourth attends with gated
-// heads and rotates a part of each head. Models with experts have a shared expert with its own gate.
+// Qwen 3.5 and 3.6 and Qwen3-Next: three of four layers are recurrent (gated delta rule). The fourth layer is attention
+// with gated heads, and rotates a part of each head. Models with experts have a shared expert with its own gate.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
@@ -21,7 +21,8 @@ void qwen35(Decoder& d) {
 
 namespace {
 
-/// Whether each layer is recurrent, from an array of flags, or from a period whose last layer attends.
+/// Returns for each layer whether it is recurrent. The file stores an array of flags, or a period whose last layer is
+/// an attention layer.
 std::vector<bool> recurrent_layers(const HparamsReader& in, const Hparams& h) {
   constexpr std::string_view kEach = "attention.recurrent_layers";
   if (in.has(kEach)) return in.pattern_or(kEach, h.layers, 0);
@@ -43,7 +44,7 @@ void read_delta_net(const HparamsReader& in, Hparams& h, bool tiled) {
   const bool reordered = in.flag_or("ssm.v_head_reordered", tiled);
   in.need(reordered == tiled, "ssm.v_head_reordered", "is {}; it should be {}", reordered, tiled);
   const std::vector<bool> recurrent = recurrent_layers(in, h);
-  // The array may also have entries for draft layers.
+  // The array may also have entries for draft layers, which are ignored.
   for (size_t i = 0; i < h.per_layer.size(); ++i) {
     if (recurrent[i]) h.per_layer[i].recurrent = r;
   }

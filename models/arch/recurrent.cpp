@@ -1,11 +1,11 @@
-// Recurrent layers, which have a state of fixed size instead of keys and values: the gated delta rule after a causal
-// convolution (Qwen 3.5), and a gated convolution alone (LFM 2).
+// Recurrent layers have a state of fixed size instead of keys and values. They consist of a causal convolution and the
+// gated delta rule (Qwen 3.5), or of a gated convolution alone (LFM 2).
 //
-// All tensors are cut by key heads, together with the value heads that use them. Example in tiled order with 2 key
-// heads and 6 value heads: the second of two devices has head 1 of the queries and keys, and value heads 1, 3 and 5.
+// Devices divide all tensors by key heads. A value head is on the same device as its key head. Example: attn_qkv with 2
+// key heads and 6 value heads. In tiled order, the second of two devices has q1, k1, v1, v3 and v5.
 //
-//   attn_qkv   q0 q1 | k0 k1 | v0 v1 | v2 v3 | v4 v5     five segments, each cut alike
-//   grouped    q0 q1 | k0 k1 | v0 v1 v2 v3 v4 v5         three segments; the values of a key head are adjacent
+//   tiled      q0 q1 | k0 k1 | v0 v1 | v2 v3 | v4 v5     five segments, divided in the same way
+//   grouped    q0 q1 | k0 k1 | v0 v1 v2 v3 v4 v5         three segments; value heads of a key head are adjacent
 #include <cmath>
 
 #include "base/error.h"
@@ -14,12 +14,12 @@
 namespace shoal::models {
 namespace {
 
-/// Cuts an axis with `scale` elements per value head.
+/// Returns the cut of an axis with `scale` elements per value head.
 Cut of_values(const RecurrentHparams& r, int axis, int64_t scale) {
   return {CutGroup::kStateHeads, axis, r.tiled ? scale : scale * r.group(), {}, r.tiled ? r.group() : 1};
 }
 
-/// Cuts an axis with the channels of the convolution: queries, keys, values.
+/// Returns the cut of an axis of convolution channels: queries, keys, values.
 Cut of_channels(const RecurrentHparams& r, int axis) {
   const Cut values = of_values(r, axis, r.head_dim);
   return {CutGroup::kStateHeads,
@@ -48,8 +48,8 @@ Tensor* Layer::convolve(Tensor* x, std::string_view of, const Cut& cut) {
   return slice(g_, all, {1, 0, d_.batch_.tokens}, name("conv.tokens"));
 }
 
-/// decay: logarithm of the fraction of the state that remains. beta: fraction of the error that is corrected. Both are
-/// f32 [v_heads, t].
+/// `decay` is the logarithm of the fraction of the state that remains. `beta` is the fraction of the error that is
+/// corrected. Both are f32 [v_heads, t].
 Layer::DeltaGates Layer::delta_gates(Tensor* x) {
   const RecurrentHparams& r = h_.recurrent;
   const int64_t t = d_.batch_.tokens, group = r.group();
@@ -60,7 +60,7 @@ Layer::DeltaGates Layer::delta_gates(Tensor* x) {
           d_.source_({name("ssm_ba.weight"), {x->shape[0], 2 * r.v_heads, 1, 1}, index_, both, true, true})) {
     require<InvalidArgument>(!r.tiled, "{}: a fused matrix for beta and alpha requires value heads in grouped order",
                              name("ssm_ba.weight"));
-    // The rows of each key head are the betas of its value heads, followed by the alphas.
+    // Each key head has `2 * group` rows: first the betas of its value heads, then the alphas of its value heads.
     Tensor* heads = reshape(g_, mul_mat(g_, fused, x, name("ba")), {2 * group, r.k_heads, t, 1}, name("ba.heads"));
     const auto part = [&](int64_t begin, std::string_view result) {
       Tensor* some = contiguous(g_, slice(g_, heads, {0, begin, group}, name(result) + ".part"), name(result) + ".own");
@@ -94,7 +94,7 @@ Layer::DeltaInputs Layer::delta_inputs(Tensor* x) {
   }
   require<InvalidArgument>(!r.tiled, "{}: a fused input matrix requires value heads in grouped order",
                            name("ssm_in.weight"));
-  // The rows of each key head are its query, key, values and gates.
+  // The rows of each key head are its query and key, and the values and gates of its value heads.
   Tensor* heads = reshape(g_, mul_mat(g_, fused, x, name("in")), {each, r.k_heads, t, 1}, name("in.heads"));
   const auto part = [&](int64_t begin, int64_t length, std::string_view result) {
     Tensor* some = contiguous(g_, slice(g_, heads, {0, begin, length}, name(result) + ".part"), name(result) + ".own");
@@ -117,7 +117,8 @@ Tensor* Layer::delta_net(Tensor* x) {
   const auto part = [&](int64_t begin, int64_t length, std::string_view result) {
     return slice(g_, heads, {1, begin, length}, name(result));
   };
-  // Scales vectors to length 1. Queries are also divided by the root of d.
+  // Divides each vector by its rms and multiplies the result by `factor`. The factor 1 / sqrt(d) gives length 1.
+  // Queries are also divided by sqrt(d).
   const auto unit = [&](Tensor* vectors, float factor, std::string_view result) {
     const float least = d_.h_.norm_eps * d_.h_.norm_eps / static_cast<float>(d);  // epsilon for the mean of squares
     Tensor* normed = shoal::rms_norm(g_, vectors, {least}, name(result) + ".rms");

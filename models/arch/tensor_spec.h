@@ -1,10 +1,10 @@
-// Describes one tensor of an architecture, either a weight or a part of the KV cache: name, shape, role, and how
-// devices may divide it. Plain values.
+// Describes one tensor of an architecture, either a weight or a cache tensor: name, shape, role, and how devices may
+// divide the tensor. All types are plain values.
 //
-// If a tensor may be cut, its Cut names the group of members along one axis: query heads, KV heads, feed-forward
-// columns or vocabulary rows. The split policy (models/place/split_policy.h) divides each group once per layer, so all
-// tensors of a group are cut alike. `scale` is the number of elements per member of the group. The axis of a fused
-// tensor has segments, each cut like the separate tensor that it replaces.
+// A Cut names an axis and the group of members along this axis: query heads, KV heads, feed-forward columns or
+// vocabulary rows. The split policy (models/place/split_policy.h) divides each group once per layer, so all tensors of
+// a group are divided in the same way. `scale` is the number of elements per member of the group. The axis of a fused
+// tensor consists of segments. Each segment replaces a separate tensor and is divided like this tensor.
 //
 //   attn_q      [256, 256]: axis 1 has 32 rows per query head           {kQueryHeads, 1, 32}
 //   attn_k      [256, 128]: axis 1 has 32 rows per KV head              {kKvHeads, 1, 32}
@@ -12,7 +12,7 @@
 //   cache_k     [32, 512, 4]: axis 2 has one element per KV head        {kKvHeads, 2, 1}
 //   attn_qkv    [256, 512]: query heads, then KV heads of k and of v
 //               {kQueryHeads, 1, 32, {{{kKvHeads, 32}, {kKvHeads, 32}}}}
-//   ssm_a       [6]: value heads of 2 key heads in tiled order, 0 1 0 1 0 1: each third is cut alike
+//   ssm_a       [6]: value heads of 2 key heads in tiled order, 0 1 0 1 0 1: three segments, divided in the same way
 //               {kStateHeads, 0, 1, {}, 3}
 #pragma once
 
@@ -24,9 +24,10 @@
 
 namespace shoal::models {
 
-/// kStateHeads: key heads of a recurrent layer. kExperts: whole experts; only the split policy sets this group
-/// (models/place/expert_split.h), never a TensorSpec. kCacheParts: parts of a latent cache (kv_cache.h) with equal
-/// numbers of rows.
+/// - kStateHeads: key heads of a recurrent layer.
+/// - kExperts: whole experts. Only the split policy sets this group (models/place/expert_split.h); architectures do not
+///   use it.
+/// - kCacheParts: parts of a latent cache (kv_cache.h) with equal numbers of rows.
 enum class CutGroup : uint8_t {
   kNone,
   kQueryHeads,
@@ -42,13 +43,13 @@ enum class CutGroup : uint8_t {
 struct CutSegment {
   CutGroup group = CutGroup::kNone;  ///< kNone: the segment is absent
   int64_t scale = 1;
-  int64_t repeat = 1;  ///< number of consecutive segments that are cut alike
+  int64_t repeat = 1;  ///< number of consecutive segments that are divided in the same way
 };
 
 struct Cut {
   CutGroup group = CutGroup::kNone;  ///< kNone: mirrored on every device
   int axis = 0;
-  int64_t scale = 1;  ///< axis length = group length * scale in each repeated segment
+  int64_t scale = 1;  ///< number of axis elements per member of the group, in each repeated segment
   /// Further segments on the axis of a fused tensor.
   std::array<CutSegment, 2> more = {};
   int64_t repeat = 1;  ///< like CutSegment::repeat, for the first segment
@@ -60,7 +61,7 @@ enum class TensorRole : uint8_t {
   kEmbedding,    ///< rows are looked up; also the output head if the file has no separate head
   kLookup,       ///< rows are looked up; never the output head
   kHead,         ///< the output head, which gives the logits
-  kExperts,      ///< one matrix (or row of biases) per expert; a token uses some experts
+  kExperts,      ///< one matrix (or row of biases) per expert; a token uses only some of the experts
   kRopeFactors,  ///< frequency factors that all layers share
   kCache,
 };
@@ -71,7 +72,8 @@ struct TensorSpec {
   int layer = -1;  ///< index of the layer; -1: belongs to the whole model
   Cut cut = {};
   bool optional = false;
-  /// Whether the tensor replaces tensors that most files have. The list of all tensors of an architecture omits it.
+  /// Whether the tensor replaces tensors that most files have. Architecture::tensors() omits such tensors if `is_there`
+  /// is empty.
   bool alternative = false;
   bool elementwise = false;  ///< added or multiplied element by element (norms, biases); f32 in every file
   TensorRole role = TensorRole::kBlock;

@@ -41,7 +41,7 @@ std::string foreign_format(std::span<const std::byte> image) {
     return "is a Git LFS pointer and not the model; fetch the model with 'git lfs pull', or download it again";
   }
   if (is_web_page(text)) {
-    return "is a web page and not a model; look at it to see why the download failed, then download the model again";
+    return "is a web page and not a model; read the page to see why the download failed, then download the model again";
   }
   if (is_safetensors(text, image.size())) {
     return "has the format safetensors; convert it to GGUF (convert_hf_to_gguf.py of llama.cpp), or download the model "

@@ -1,6 +1,6 @@
-// Recognises files that are not language models: other formats by their first bytes, GGUF files by their metadata. The
-// functions return one sentence that names the content of the file and a remedy. Without these checks, the error would
-// only name the first byte or key that a reader rejects. Pure functions.
+// Recognises files that are not language models. Other formats are recognised by their first bytes, and GGUF files by
+// their metadata. The functions return one sentence that names the content of the file and a remedy. Without these
+// checks, the error would only name the first invalid byte or the first missing key. Pure functions.
 #pragma once
 
 #include <cstddef>

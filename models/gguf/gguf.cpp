@@ -161,7 +161,7 @@ void GgufFile::rename_tensor(std::string_view name, const std::string& to) {
   const auto found = tensor_index_.find(name);
   if (found == tensor_index_.end() || tensor_index_.contains(to)) return;
   const size_t position = found->second;
-  tensor_index_.erase(found);  // the key in tensor_index_ is a view of the old name
+  tensor_index_.erase(found);  // erased before the renaming, because the key is a view of the old name
   tensors_[position].name = to;
   tensor_index_.emplace(tensors_[position].name, position);
 }

@@ -1,16 +1,15 @@
-// A GGUF file, mapped read-only: metadata by key, tensors by name. Supports versions 2 and 3, little-endian. A model in
-// several files (parts.h) is opened by its first file. All files are mapped one after another (map.h) and then act as
-// one file.
+// A GGUF file that is mapped read-only. GgufFile finds metadata by key and tensors by name. It supports versions 2 and
+// 3 in little-endian byte order. If a model has several files (parts.h), the caller opens the first file. GgufFile then
+// maps all files one after another (map.h), so that all files act as one file.
 //
-// Opening checks the whole structure of the file (parse.h lists the checks). Later accesses can therefore neither leave
-// the mapping nor overflow. Strings and numbers are decoded from the mapping on request. read() copies tensor data and
-// throws if the file was truncated. Tensor data can also be used in the mapping, where an access beyond the end of a
-// truncated file raises SIGBUS (map.h).
-// A GgufFile is immutable except for rename_tensor() and the bytes that unlock_tensors() returns. Any number of threads
-// may read it.
-// Pointers and views into the file are valid until it is destroyed. Moving the file keeps them valid.
+// Opening checks the whole structure of the file (parse.h lists the checks). So later accesses stay inside the mapping,
+// and sizes do not overflow. Strings and numbers are decoded from the mapping on request. read() copies tensor data and
+// throws if the file was truncated. Callers may also access tensor data directly in the mapping. If the file was
+// truncated, an access beyond the end of the file raises SIGBUS (map.h). A GgufFile is immutable except for
+// rename_tensor() and the bytes that unlock_tensors() returns. Any number of threads may read it. Pointers and views
+// into the file are valid until the GgufFile is destroyed. Moving the GgufFile keeps these pointers and views valid.
 //
-// Errors are InvalidArgument, or DeviceError if the system refuses to map or read. Each is one line:
+// Errors are InvalidArgument, or DeviceError if the system refuses to map or read. Each message is one line:
 //   "m.gguf: key 'a.b': the file ends inside the value (at byte 8123); the file is damaged or not valid GGUF: download
 //   or convert it again"
 //   "m.gguf: key 'llama.block_count' should be u32, found array of f32; convert the model again"
@@ -78,7 +77,7 @@ struct GgufTensor {
 
 class GgufFile {
  public:
-  /// Maps and checks the file. If `path` is the first file of a model in several files, also maps and checks the other
+  /// Maps and checks the file. If `path` is the first file of a model in several files, also maps and checks all other
   /// files.
   explicit GgufFile(const std::string& path);
   /// Checks an image in memory. The caller keeps the image alive and unchanged. `name` replaces the path in messages.
@@ -109,22 +108,22 @@ class GgufFile {
   /// Throws if the key is missing or has another type.
   template <class T>
   T get(std::string_view key) const;
-  /// Returns nullopt if the key is missing. Throws if it has another type.
+  /// Returns nullopt if the key is missing. Throws if the value has another type.
   template <class T>
   std::optional<T> find(std::string_view key) const;
   template <class T>
   T get_or(std::string_view key, T fallback) const {
     return find<T>(key).value_or(std::move(fallback));
   }
-  /// A u32 that must not be 0, such as a size or a divisor.
+  /// Returns a u32 such as a size or a divisor. Throws if the value is 0.
   uint32_t get_positive(std::string_view key) const;
   template <class T>
   std::vector<T> get_array(std::string_view key) const;
 
   /// All tensors, in file order.
   std::span<const GgufTensor> tensors() const { return tensors_; }
-  /// Renames tensor `name` to `to`. No-op if there is no tensor `name` or already a tensor `to`. Invalidates pointers
-  /// to tensors and to their names.
+  /// Renames tensor `name` to `to`. No-op if there is no tensor `name`, or if there is already a tensor `to`.
+  /// Invalidates pointers to tensors and to their names.
   void rename_tensor(std::string_view name, const std::string& to);
   /// Returns nullptr if there is no such tensor.
   const GgufTensor* find_tensor(std::string_view name) const;

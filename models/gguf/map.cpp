@@ -34,7 +34,7 @@ std::span<std::byte> pages_of(std::span<const std::byte> bytes) {
       part.path, end, part.size);
 }
 
-/// Throws InvalidArgument unless the file still has bytes up to `end`.
+/// Throws InvalidArgument if the file is now shorter than `end` bytes.
 void require_length(const GgufMap::Part& part, size_t end) {
   struct stat status {};
   require<DeviceError>(fstat(part.file, &status) == 0, "{}: cannot read the model file: {}; check the disk", part.path,
@@ -65,8 +65,7 @@ GgufMap::GgufMap(const std::vector<std::string>& paths) {
       part.begin = (size + page - 1) / page * page;
       size = part.begin + part.size;
     }
-    // With MAP_NORESERVE, unlock() can make even a file larger than memory writable, because only written pages need
-    // memory.
+    // With MAP_NORESERVE, unlock() also works for files larger than memory. Only written pages need memory.
     constexpr int kFlags = MAP_PRIVATE | MAP_NORESERVE;
     const auto map = [&](void* at, size_t bytes, int protection, int flags, int file) {
       void* address = mmap(at, bytes, protection, kFlags | flags, file, 0);
@@ -109,7 +108,8 @@ void GgufMap::read(size_t offset, std::span<std::byte> to) const {
 void GgufMap::fetch(size_t offset, size_t size) const {
   const Part& part = part_of(offset);
   const size_t end = offset - part.begin + size;
-  // madvise() does not detect truncation within the last page, which the system fills with zeros.
+  // madvise() does not detect a truncation inside the last page, because the system fills the rest of this page with
+  // zeros. So the length of the file is also checked.
   require_length(part, end);
   const std::span<std::byte> pages = pages_of(bytes_.subspan(offset, size));
 #ifdef MADV_POPULATE_READ

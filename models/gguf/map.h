@@ -1,10 +1,10 @@
-// Owns open files and one mapping of all of these files. The mapping is read-only until unlock(). Each file starts on a
-// page boundary after the previous file, so the parts of a model form one range of bytes:
+// Owns open files and one mapping of all files. The mapping is read-only until unlock(). Each file starts on a page
+// boundary after the previous file, so the parts of a model form one range of bytes:
 //
 //   files of 10000 and 5000 bytes   begin at 0 and 12288; bytes().size() is 17288
 //
-// Move-only. Moving keeps the addresses of the mapped bytes. Access to mapped bytes beyond the end of a truncated file
-// raises SIGBUS. read() and fetch() check the length of the file and throw instead.
+// Move-only. Moving keeps the addresses of the mapped bytes. If a file was truncated, access to mapped bytes beyond the
+// end of the file raises SIGBUS. read() and fetch() check the length of the file and throw instead.
 #pragma once
 
 #include <cstddef>
@@ -28,14 +28,14 @@ class GgufMap {
   struct Part {
     std::string path;
     int file = -1;
-    size_t begin = 0;  ///< offset in bytes()
+    size_t begin = 0;  ///< offset of the part in bytes()
     size_t size = 0;
   };
   /// The files, in the order of the paths.
   std::span<const Part> parts() const { return parts_; }
   std::span<const std::byte> bytes() const { return bytes_; }
   /// Copies `to.size()` bytes at `offset` into `to`. These bytes must belong to one part. Thread-safe. Throws
-  /// InvalidArgument if the file is shorter, DeviceError if the system fails to read.
+  /// InvalidArgument if the file was truncated, or DeviceError if the system fails to read.
   void read(size_t offset, std::span<std::byte> to) const;
   /// Reads mapped bytes from the disk into memory and maps their pages. Later accesses then wait neither for the disk
   /// nor for page faults. Thread-safe. Throws like read().

@@ -23,7 +23,7 @@ constexpr uint32_t kMinAlignment = 8;
 constexpr uint64_t kMaxKeyBytes = 65535;
 constexpr uint64_t kMaxNameBytes = 64;
 // Minimum bytes of a key (length, one character, type, one byte) and of a tensor info (length, one character, number of
-// dimensions, one dimension, type, offset). They bound the counts in the header.
+// dimensions, one dimension, type, offset). These minimums limit the counts in the header.
 constexpr size_t kMinKeyBytes = 8 + 1 + 4 + 1;
 constexpr size_t kMinInfoBytes = 8 + 1 + 4 + 8 + 4 + 8;
 
@@ -45,7 +45,7 @@ constexpr std::array<TypeTraits, kGgufTypeCount> kTypes{{{"u8", 1},
                                                          {"i64", 8},
                                                          {"f64", 8}}};
 
-/// Tensor types of the format that shoal does not support, with their names for messages.
+/// Tensor types of the GGUF format that shoal does not support. Messages contain the names.
 struct ForeignType {
   uint32_t number;
   std::string_view name;
@@ -55,8 +55,8 @@ constexpr ForeignType kForeignTypes[] = {
 #include "graph/dtypes.def"
 };
 
-/// A reading position with bounds checks. The caller of each read names the item, so that errors for a truncated file
-/// name the item and the byte. Borrows the image and the path.
+/// A position in the image; each read checks bounds. The caller of each read names the item. So errors for a truncated
+/// file can name the item and the byte. Borrows the image and the path.
 class Cursor {
  public:
   Cursor(std::span<const std::byte> image, const std::string& path) : image_(image), path_(path) {}
@@ -80,9 +80,9 @@ class Cursor {
   std::string_view read_string(std::string_view what, uint64_t limit = UINT64_MAX) {
     const size_t start = position_;
     const auto length = read<uint64_t>(what);
-    if (length > limit) reject(start, fmt::format("{} has {} bytes, but the format allows {}", what, length, limit));
+    if (length > limit) reject(start, fmt::format("{} has {} bytes, but at most {} are valid", what, length, limit));
     if (length > remaining()) {
-      reject(start, fmt::format("{} has {} bytes, but only {} follow in the file", what, length, remaining()));
+      reject(start, fmt::format("{} has {} bytes, but only {} bytes follow in the file", what, length, remaining()));
     }
     const std::string_view text(reinterpret_cast<const char*>(here()), length);
     position_ += length;
@@ -91,13 +91,13 @@ class Cursor {
   /// Skips `count` elements of `size` bytes. The product count * size may exceed 64 bits.
   void skip(uint64_t count, size_t size, std::string_view what) {
     if (count > remaining() / size) {
-      reject(position_, fmt::format("{}: {} x {} bytes do not fit in the {} that follow in the file", what, count, size,
-                                    remaining()));
+      reject(position_, fmt::format("{}: {} x {} bytes do not fit in the {} bytes that follow in the file", what, count,
+                                    size, remaining()));
     }
     position_ += count * size;
   }
 
-  /// Throws "path: <what> of <subject> at byte <at>; <remedy>".
+  /// Throws "<path>: <subject>: <what> (at byte <at>); <remedy>".
   [[noreturn]] void reject(size_t at, const std::string& what) const {
     refuse(at, what, "the file is damaged or not valid GGUF: download or convert it again");
   }
@@ -204,8 +204,8 @@ size_t read_alignment(const Cursor& cursor, std::span<const std::byte> image, co
   uint32_t alignment = 0;
   std::memcpy(&alignment, found->data, sizeof alignment);
   if (!std::has_single_bit(alignment) || alignment < kMinAlignment) {
-    cursor.reject(
-        at, fmt::format("key 'general.alignment' is {}, not a power of two from {} on", alignment, kMinAlignment));
+    cursor.reject(at, fmt::format("key 'general.alignment' is {}, expected a power of two of at least {}", alignment,
+                                  kMinAlignment));
   }
   return alignment;
 }
@@ -243,8 +243,7 @@ DType read_dtype(Cursor& cursor) {
                 "the file is damaged or has a newer format: download it again, or convert it to a supported type");
 }
 
-// Sets tensor.bytes. Counts whole blocks first, which keeps the products small. Only the last product may overflow, so
-// it is checked.
+// Sets tensor.bytes. Counts blocks before bytes, so only the last product can overflow. This product is checked.
 void size_tensor(const Cursor& cursor, size_t at, GgufTensor& tensor) {
   const DTypeTraits& type = traits(tensor.dtype);
   if (tensor.shape[0] % type.block_elems != 0) {
@@ -279,7 +278,7 @@ void place_tensor(Cursor& cursor, std::span<const std::byte> image, size_t align
   }
   const size_t available = data_start <= image.size() ? image.size() - data_start : 0;
   if (tensor.offset > available || tensor.bytes > available - tensor.offset) {
-    cursor.reject(data_start, fmt::format("{} bytes at offset {} of the tensor data, which has {} bytes", tensor.bytes,
+    cursor.reject(data_start, fmt::format("{} bytes at offset {} exceed the tensor data of {} bytes", tensor.bytes,
                                           tensor.offset, available));
   }
   tensor.offset += data_start;

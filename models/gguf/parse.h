@@ -4,12 +4,13 @@
 //
 // All checks run before anything is allocated or used:
 // - magic, byte order and version
-// - counts and lengths, against the number of bytes that follow
+// - counts and lengths: the rest of the file is large enough for them
 // - value types: booleans are 0 or 1; arrays do not contain arrays; general.alignment is a u32, a power of two >= 8
 // - keys and tensor names: non-empty, unique, within the format's limits
 // - tensors: 1 to 4 positive dimensions, below 2^63 elements and 2^64 bytes, whole quantisation blocks, a known type
 // - offsets: aligned, inside the file, without overlap
-// The functions that read a key check the meaning of the key's value. Pure functions; thread-safe.
+// The parser does not check the meaning of values. Each function that uses a value checks the meaning of this value.
+// Pure functions; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +27,7 @@ struct GgufContents {
   uint32_t version = 0;
   size_t alignment = 0;
   std::vector<GgufValue> values;    ///< views into the image
-  std::vector<GgufTensor> tensors;  ///< their `data` points into the image
+  std::vector<GgufTensor> tensors;  ///< `data` of each tensor points into the image
 };
 
 /// Throws InvalidArgument if a check fails. `path` appears in messages.

@@ -39,7 +39,7 @@ void require_present(const GgufFile& first, const std::vector<std::string>& path
 void check_numbers(const GgufFile& part, size_t index, int count) {
   const int number = part.get<uint16_t>("split.no");
   require<InvalidArgument>(count_of(part) == count,
-                           "{}: is a part of a model in {} parts, not in {}; replace it by the part of this model",
+                           "{}: is a part of a model with {} parts, not {}; replace the file by the right part",
                            part.path(), count_of(part), count);
   require<InvalidArgument>(number == static_cast<int>(index),
                            "{}: is part {} by its metadata, but part {} by its name; a part was renamed or copied: "
@@ -78,11 +78,11 @@ void check_parts(std::span<const GgufFile> parts) {
     const auto tensors = part.get<int32_t>("split.tensors.count");
     require<InvalidArgument>(tensors == wanted,
                              "{}: is a part of a model with {} tensors, but the first part names {} tensors; replace "
-                             "it by the part of this model",
+                             "the file by the right part",
                              part.path(), tensors, wanted);
     for (const GgufTensor& tensor : part.tensors()) {
       const auto [owner, added] = owners.emplace(tensor.name, &part);
-      require<InvalidArgument>(added, "{}: tensor '{}' is also in {}; one of the files is of another model: replace it",
+      require<InvalidArgument>(added, "{}: tensor '{}' is also in {}; one file is of another model: replace that file",
                                part.path(), printable(tensor.name), owner->second->path());
     }
   }

@@ -1,7 +1,7 @@
 // A model in several GGUF files: PREFIX-00001-of-00003.gguf and so on. Each part is a complete GGUF file with some of
-// the tensors; the first part may have none. Keys of each part state its number (split.no, from 0), the number of parts
-// (split.count) and the number of tensors in the model (split.tensors.count). Only the first part has the model's
-// metadata. Pure functions.
+// the tensors; the first part may have none. The keys of each part state the number of the part (split.no, from 0), the
+// number of parts (split.count) and the number of tensors in the model (split.tensors.count). Only the first part has
+// the model's metadata. Pure functions.
 //
 // Errors are InvalidArgument, one line that names the part:
 //   "m-00001-of-00003.gguf: part 2 of the model's 3 is missing: m-00002-of-00003.gguf; put all parts in one folder"
@@ -15,8 +15,9 @@
 
 namespace shoal::models {
 
-/// Paths of all parts of a model, in order, derived from its first file. Returns only one path for a model in one file.
-/// Throws if `first` is a later part, if its name has no part numbers, or if parts are missing.
+/// Derives the paths of all parts of a model, in order, from the path of its first file. Returns only one path for a
+/// model in one file. Throws if `first` is a later part, if the name of `first` has no part numbers, or if parts are
+/// missing.
 std::vector<std::string> part_paths(const GgufFile& first);
 
 /// Throws unless the parts, in this order, form one model: part numbers and tensor counts agree, and each tensor is in

@@ -1,7 +1,7 @@
 // Two modes of dividing routed experts among the devices of a meta device:
 //
-//   inside   Every device has some columns of each expert. All devices have equal work whichever experts a token uses.
-//            Columns are divided in units of quantisation blocks, and narrow experts have few blocks.
+//   inside   Every device has some columns of each expert. All devices have equal work, regardless of the experts that
+//            a token uses. Columns are divided in units of quantisation blocks, and narrow experts have few blocks.
 //   whole    Every device has some of the experts, in full width. A token uses few experts, so the busiest device
 //            computes more than its share (machine/expert_load.h).
 //

@@ -29,7 +29,8 @@ std::vector<double> wanted_members(const ShareLedger& ledger, int64_t length, do
   return wanted;
 }
 
-/// If there are fewer units than devices, prefers devices that have no part of `busy`.
+/// Divides the members of a group. `busy`: the partition of another group, or nullptr. A device without members in that
+/// partition wants half a unit more. So this device is preferred if there are fewer units than devices.
 meta::Partition divide_plain(ShareLedger& ledger, const GroupNeeds& needs, int64_t length, int64_t smallest,
                              const meta::Partition* busy = nullptr) {
   const int64_t unit = plain_unit(needs, length, smallest);
@@ -77,7 +78,7 @@ Needs collect_needs(std::span<const ModelTensor> tensors, ExpertSplit split) {
     group.bytes += static_cast<double>(bytes_for(tensor.dtype, elements));
     if (cut.axis != 0) continue;
     int64_t block = traits(tensor.dtype).block_elems;
-    // Segments are cut only if their lengths are multiples of the block.
+    // A segment is cut only if its length is a multiple of the block length.
     const int64_t segment = spec.shape[0] / cut.repeat;
     const int64_t least = segment % block == 0 ? block : segment;
     group.block_unit = std::lcm(group.block_unit, std::lcm(least, cut.scale) / cut.scale);
@@ -129,7 +130,7 @@ Division divide(const Hparams& h, std::span<const ModelTensor> tensors, std::spa
       const GroupNeeds all = needs_of_heads(needs, h, layer);
       meta::Partition heads = divide_heads(attention, own, all.block_unit, all.bytes);
       std::optional<meta::Partition> kv_heads = heads.group(own.group());
-      check(kv_heads.has_value(), "heads {} do not map onto groups of {}", heads.to_string(), own.group());
+      check(kv_heads.has_value(), "heads {} are not divisible into groups of {}", heads.to_string(), own.group());
       out.partitions[{layer, CutGroup::kQueryHeads}] = std::move(heads);
       out.partitions[{layer, CutGroup::kKvHeads}] = *std::move(kv_heads);
     } else {

@@ -13,14 +13,14 @@
 
 namespace shoal::models {
 
-// Feed-forward columns and vocabulary rows are cut in multiples of 32 even if no quantisation block requires it, so
-// that shares fill whole vector registers and cache lines.
+// Feed-forward columns and vocabulary rows are cut in multiples of 32 even if no quantisation block requires it. The
+// columns or rows of a device then fill whole vector registers and cache lines.
 inline constexpr int64_t kFeedForwardUnit = 32;
 inline constexpr int64_t kVocabularyUnit = 32;
 
 /// Requirements for dividing one group of one layer, combined over all tensors of the group.
 struct GroupNeeds {
-  int64_t block_unit = 1;  ///< smallest number of members that keeps quantisation blocks whole
+  int64_t block_unit = 1;  ///< smallest number of members per unit that keeps quantisation blocks whole
   double bytes = 0.0;
 };
 
@@ -29,11 +29,11 @@ using Partitions = std::map<std::pair<int, CutGroup>, meta::Partition>;
 
 /// Whether the tensor belongs to routed experts and can be cut by columns.
 bool is_of_experts(const TensorSpec& spec);
-/// Cut of the tensor. With kWhole, tensors of routed experts are cut by experts; other tensors keep their own cut.
+/// Returns the cut of the tensor: for routed experts with kWhole, a cut along the axis of experts; otherwise spec.cut.
 Cut cut_of(const TensorSpec& spec, ExpertSplit split);
 Needs collect_needs(std::span<const ModelTensor> tensors, ExpertSplit split);
-/// Combined requirements of the query heads of `layer` and of all later layers that read its KV cache, since all of
-/// them are divided alike. Includes the bytes of the KV heads.
+/// Combined requirements of the query heads in `layer` and in all later layers that read its KV cache. All these layers
+/// are divided alike. The bytes include the KV heads.
 GroupNeeds needs_of_heads(const Needs& needs, const Hparams& h, int layer);
 /// Number of members per unit in a group of `length` members: `smallest` unless quantisation blocks need more.
 int64_t plain_unit(const GroupNeeds& needs, int64_t length, int64_t smallest);

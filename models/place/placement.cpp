@@ -25,8 +25,8 @@ DeviceGroups groups_of(std::vector<Device*> devices, SplitMode mode) {
   return groups;
 }
 
-/// Returns the group of each of `count` layers. The shares divide all layers into ranges, and layer i belongs to the
-/// range that contains its midpoint.
+/// Returns the group of each of `count` layers. The shares divide the interval [0, count) into ranges. Layer i belongs
+/// to the range that contains i + 0.5.
 ///   8 layers, shares 3/4 and 1/4 -> 0 0 0 0 0 0 1 1
 std::vector<int> divide_layers(int64_t count, std::span<const double> shares) {
   std::vector<int> groups;
@@ -44,9 +44,9 @@ std::vector<int> divide_layers(int64_t count, std::span<const double> shares) {
   return groups;
 }
 
-/// Assigns layers that share a KV cache, and all layers between them, to one group: the group of the middle layer.
-/// Otherwise queries and results would travel between groups for each layer that reads another group's cache.
-///   groups of 8 layers, of which layers 5 to 7 read the caches of layers 2 and 3: 0 0 0 0 1 1 1 1 -> 0 0 1 1 1 1 1 1
+/// Assigns layers that share a KV cache, and all layers between them, to one group: the group of the middle layer. In
+/// separate groups, each layer that reads another group's cache would copy queries and results between the groups.
+///   8 layers, of which layers 5 to 7 read the caches of layers 2 and 3: groups 0 0 0 0 1 1 1 1 -> 0 0 1 1 1 1 1 1
 void keep_together(std::span<int> of_layer, const Hparams& h) {
   for (int64_t end = h.layers; end > 0;) {
     int64_t begin = end - 1;
@@ -121,8 +121,8 @@ Placement::Placement(const Model& model, DeviceGroups groups, const PlacementOpt
   require<InvalidArgument>(!members_.empty(), "no device to run on; name at least one");
   require<InvalidArgument>(
       options.processes == nullptr || !options.uses_host(),
-      "with several processes, no layers, caches or tensors can stay on the host outside the devices; "
-      "add CPU devices to the device list, or use one process");
+      "if there are several processes, no part of the model can stay on a host that is not in the device list; "
+      "add CPU devices to the list, or use one process");
   place_layers(model, groups, options);
   place_experts(model, groups, options.expert_layers);
   override_tensors(model, groups, options.overrides);
@@ -136,7 +136,7 @@ void Placement::place_layers(const Model& model, const DeviceGroups& groups, con
   const int64_t layers = model.hparams.layers;
   const int64_t here = options.device_layers < 0 ? layers : std::min(options.device_layers, layers);
   const bool all = options.device_layers < 0;
-  // The output head is placed with the last layer if device_layers exceeds the number of layers, as with -ngl of
+  // If device_layers exceeds the number of layers, the output head is placed with the last layer, as with -ngl of
   // llama.cpp.
   const bool head_here = all || options.device_layers > layers;
   std::vector<int> of_layer(static_cast<size_t>(layers - here), kHost);
@@ -174,7 +174,8 @@ void Placement::place_layers(const Model& model, const DeviceGroups& groups, con
 void Placement::add_device(const Model& model, const std::vector<Device*>& group, std::span<const double> shares,
                            const PlacementOptions& options) {
   groups_.push_back(group);
-  // With several processes, even a single device becomes a meta device, which knows the process of each member.
+  // With several processes, even a single device becomes a meta device, because a meta device knows the process of each
+  // member.
   if (group.size() == 1 && options.processes == nullptr) {
     devices_.push_back(group.front());
     params_.push_back(member_params(*group.front(), options.threads));
@@ -188,7 +189,7 @@ void Placement::add_device(const Model& model, const std::vector<Device*>& group
   if (options.offload_batch > 0) {
     meta_options.offload_op = [least = options.offload_batch](const Tensor& node) { return batch_of(node) >= least; };
   }
-  // The policy covers all tensors, since weights of other devices may be copied to this device for large batches.
+  // The policy covers all tensors, because weights of other devices may be copied to this device for large batches.
   policies_.push_back(std::make_unique<SplitPolicy>(model.hparams, model.split_tensors(), shares, options.experts,
                                                     options.latent, latent_parts_));
   if (latent_parts_ == 0 && group.size() > 1) latent_parts_ = policies_.back()->latent_parts();
@@ -211,7 +212,7 @@ Device* find_host(const DeviceGroups& groups, Device* asked) {
   return host;
 }
 
-/// Index of the host in devices_. Adds the host if it is missing.
+/// Returns the index of the host in devices_. Adds the host if it is missing.
 int Placement::host_index(const DeviceGroups& groups) {
   Device* const host = find_host(groups, host_);
   require<InvalidArgument>(host != nullptr, "there is no CPU device for the part of the model that stays on the host");
@@ -230,7 +231,7 @@ void Placement::place_experts(const Model& model, const DeviceGroups& groups, in
   std::set<int> chosen = layers_of_experts(model);
   require<InvalidArgument>(!chosen.empty(), "{} has no experts that could stay on the host", model.file.path());
   if (layers < static_cast<int64_t>(chosen.size())) chosen.erase(std::next(chosen.begin(), layers), chosen.end());
-  // Includes tensors whose names differ only in the ending, such as biases.
+  // Names are compared without their endings, so biases of the experts also match.
   std::set<std::string_view> names;
   for (const TensorSpec& spec : model.specs) {
     if (spec.role == TensorRole::kExperts && chosen.contains(spec.layer)) names.insert(without_ending(spec.name));

@@ -1,13 +1,15 @@
-// Maps each weight and each layer's cache of a model to a device. The devices either act as one (a meta device with the
-// default split policy), or run one after the other (each with some of the layers), or both. Layers, caches or single
-// tensors can stay on the host's CPU. A Scheduler (sched/scheduler.h) runs the graphs on the devices of a placement. A
-// Placement owns its meta devices. The members of meta devices belong to their device families. The Placement must
-// outlive the buffers and backends made from it.
+// Maps each weight and each layer's cache of a model to a device. Devices can act as one: as a meta device with the
+// default split policy. Devices can also run one after the other, each with some of the layers. Both modes can be
+// combined. Layers, caches or single tensors can stay on the host's CPU. A Scheduler (sched/scheduler.h) runs the
+// graphs on the devices of a placement.
+//
+// A Placement owns its meta devices. The members of meta devices belong to their device families. The Placement must
+// outlive all buffers and backends of its devices.
 //
 //   devices CPU0,CPU1                          META(CPU0,CPU1) has everything
 //   devices CPU0,CPU1, kLayer, ratio 3,1       with 8 layers: CPU0 has 6 layers, CPU1 has 2 and the output head
-//   devices CPU0+CPU1,CPU2+CPU3, kLayer        META(CPU0,CPU1) the first half of the layers, META(CPU2,CPU3) the second
-//   devices CPU0,CPU1, device_layers 2         the host has the embedding and all layers but the last two
+//   devices CPU0+CPU1,CPU2+CPU3, kLayer        with 8 layers: META(CPU0,CPU1) and META(CPU2,CPU3) have 4 layers each
+//   devices CPU0,CPU1, device_layers 2         the host has the embedding and all layers except the last two
 //   devices CUDA0, expert_layers 8             the host has the experts of the first 8 layers that have experts
 #pragma once
 
@@ -46,41 +48,46 @@ struct TensorOverride {
 /// Throws InvalidArgument if `pattern` is not a regular expression.
 void check_pattern(const std::string& pattern);
 
-/// The device for the part of the model on the host: `asked` if given, else a CPU device outside the groups, else any
-/// CPU device. Returns nullptr if there is none.
+/// Returns the device for the part of the model that stays on the host: `asked` if given, else a CPU device outside the
+/// groups, else any CPU device. Returns nullptr if there is no CPU device.
 Device* find_host(const DeviceGroups& groups, Device* asked);
 
 struct PlacementOptions {
   std::string ratio;  ///< shares of devices (kTensor) or groups (kLayer) for parse_ratio(); empty: even shares
   int threads = 0;    ///< number of threads of each CPU device; 0: the device's default
   SplitMode mode = SplitMode::kTensor;
-  int64_t device_layers = -1;  ///< the last N layers are on devices, earlier layers on the host; -1: all on devices
+  int64_t device_layers = -1;  ///< the last N layers are on devices, and earlier layers are on the host; -1: all layers
+                               ///< are on devices
   int64_t expert_layers = 0;   ///< the experts of the first N layers with experts are on the host
   bool cache_on_host = false;
   std::vector<TensorOverride> overrides = {};
-  /// Device for the part that stays on the host; nullptr: chosen by find_host().
+  /// Device for the part of the model that stays on the host; nullptr: chosen by find_host().
   Device* host = nullptr;
-  /// Minimum number of tokens in a batch for which meta devices copy weights from the host and compute the products. 0:
-  /// a meta device copies weights if all its members request the copies (Device::offload_op).
+  /// Meta devices copy weights from the host and compute the products themselves if a batch has at least this number of
+  /// tokens. 0: a meta device copies weights if all its members request the copies (Device::offload_op).
   int64_t offload_batch = 0;
-  /// The machine with the devices. Meta devices plan for its speeds and links (meta::MetaOptions::machine).
+  /// Model of the machine with the devices. The plans of meta devices depend on the speeds and links of this machine
+  /// (meta::MetaOptions::machine).
   std::shared_ptr<const machine::MachineModel> machine = {};
   /// Implementation of the collectives of meta devices (meta::MetaOptions::comm); empty: the default.
   std::string comm = {};
-  /// How meta devices divide routed experts and latent caches. tuning/choose/ways.h selects these modes.
+  /// Modes of dividing routed experts and latent caches in meta devices. tuning/choose/ways.h selects these modes.
   ExpertSplit experts = ExpertSplit::kInside;
   LatentSplit latent = LatentSplit::kMirrored;
   /// The processes that own the devices (processes/remote_device.h); nullptr if all devices belong to this process.
   ProcessGroup* processes = nullptr;
 
-  /// Whether these options keep a part of the model on the host, for any list of devices.
+  /// Whether these options place something on the host, regardless of the list of devices.
   bool uses_host() const { return device_layers >= 0 || expert_layers > 0 || cache_on_host || !overrides.empty(); }
 };
 
 class Placement {
  public:
-  /// Throws InvalidArgument in these cases: there are no devices, a device is listed twice, the ratio does not fit the
-  /// devices, a pattern is not a regular expression, or an override names a device outside the placement.
+  /// Throws InvalidArgument in these cases:
+  /// - There are no devices, or a device is listed twice.
+  /// - The ratio does not fit the devices.
+  /// - A pattern is not a regular expression.
+  /// - An override names a device outside the placement.
   Placement(const Model& model, std::vector<Device*> devices, const PlacementOptions& options = {});
   Placement(const Model& model, DeviceGroups groups, const PlacementOptions& options = {});
 
@@ -116,7 +123,7 @@ class Placement {
   void override_tensors(const Model& model, const DeviceGroups& groups, const std::vector<TensorOverride>& overrides);
 
   int threads_ = 0;
-  int64_t latent_parts_ = 0;  ///< cache parts of the first meta device with several members; 0: no such device
+  int64_t latent_parts_ = 0;  ///< parts per latent cache; 0: no meta device has several members
   Device* host_ = nullptr;
   std::vector<Device*> members_, devices_;
   std::vector<std::string> params_;                     ///< parameters of Device::init, one entry per device

@@ -8,12 +8,13 @@
 namespace shoal::models {
 namespace {
 
-// Differences below kTie come from rounding and do not decide between devices.
+// Differences below kTie between deficits or costs come from rounding, so these differences do not decide between
+// devices.
 constexpr double kTie = 1e-6;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// Tells which ranges of heads one device may have. The ends of a range are unit boundaries. The constructor prepares
-/// the answers, because fill_table() asks for all pairs of boundaries in each layer.
+/// Decides whether one device may have a range of heads. A range begins and ends at unit boundaries. The constructor
+/// prepares the answers, because fill_table() asks for all pairs of boundaries in each layer.
 class Ranges {
  public:
   Ranges(int64_t units, int64_t group, int64_t unit) {
@@ -31,15 +32,15 @@ class Ranges {
 
  private:
   std::vector<char> begins_group_;
-  std::vector<int64_t> group_of_, group_before_;  ///< KV groups of the heads after and before each boundary
+  std::vector<int64_t> group_of_, group_before_;  ///< KV groups of the heads after and before each unit boundary
 };
 
 double square(double x) {
   return x * x;
 }
 
-/// best[d][p]: least cost of giving the first p units to devices 0..d-1. from[d][p]: first unit of device d-1 in the
-/// division with this cost.
+/// best[d][p] is the least cost of giving the first p units to devices 0..d-1. from[d][p] is the first unit of device
+/// d-1 in the division with this cost.
 struct Table {
   std::vector<std::vector<double>> best;
   std::vector<std::vector<int64_t>> from;
@@ -85,7 +86,7 @@ std::vector<int64_t> divide_units(const ShareLedger& ledger, std::vector<double>
     for (int d = 0; d < ledger.devices(); ++d) {
       if (ledger.share(d) > 0.0 && (most < 0 || wanted[d] > wanted[most] + tie)) most = d;
     }
-    check(most >= 0, "no device has a share");
+    check(most >= 0, "no device has a share above 0");
     int64_t amount = std::min(unit, left);
     out[most] += amount;
     wanted[most] -= static_cast<double>(amount);
@@ -96,7 +97,9 @@ std::vector<int64_t> divide_units(const ShareLedger& ledger, std::vector<double>
 
 std::vector<int64_t> divide_groups(const ShareLedger& ledger, const std::vector<double>& wanted, int64_t heads,
                                    int64_t group, int64_t unit) {
-  check(group % unit == 0 && heads % group == 0, "{} heads in groups of {} and units of {}", heads, group, unit);
+  check(group % unit == 0 && heads % group == 0,
+        "cannot divide {} heads: group size {} must divide the heads, and unit {} must divide the group size", heads,
+        group, unit);
   int64_t units = heads / unit;
   Table t = fill_table(ledger, wanted, units, group, unit);
   check(t.best[ledger.devices()][units] != kNever, "{} heads cannot be divided", heads);

@@ -12,7 +12,8 @@
 namespace shoal::models {
 namespace {
 
-/// Whether all devices own every run of the partition, as for a single KV head that all devices share.
+/// Whether all devices own every run of the partition. A partition of this kind results from a single KV head that all
+/// devices share.
 bool is_everywhere(const meta::Partition& partition) {
   return std::all_of(partition.runs().begin(), partition.runs().end(), [&](const meta::Run& run) {
     return static_cast<int>(run.owners.size()) == partition.devices() && partition.devices() > 1;
@@ -68,7 +69,7 @@ std::map<CutGroup, int64_t> split_units(const Hparams& h, std::span<const ModelT
     const CutGroup group = key.second;
     const LayerHparams& layer = key.first < 0 ? h : h.layer(key.first);
     if (group == CutGroup::kQueryHeads && layer.kv_layer < 0) {
-      // If there is a single KV head, devices share it, so its query heads can be divided.
+      // If there is a single KV head, all devices have a copy of this KV head, so the query heads can be divided.
       const int64_t together = layer.kv_heads == 1 ? 1 : layer.group();
       add(group, layer.heads, std::lcm(needs_of_heads(all, h, key.first).block_unit, together));
     }
@@ -105,7 +106,7 @@ SplitPolicy::SplitPolicy(const Hparams& h, std::span<const ModelTensor> tensors,
   for (const TensorSpec& spec : cache_tensors(h, cache)) cuts_[spec.name] = {spec.layer, spec.cut};
 }
 
-// Divides the parts as evenly as possible over the devices with a share.
+// Divides the parts of a latent cache as evenly as possible over the devices with a share.
 void SplitPolicy::divide_cache(const Hparams& h, std::span<const double> shares, int64_t sharers, int64_t parts) {
   std::vector<int64_t> counts;
   int64_t sharer = 0;

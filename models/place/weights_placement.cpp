@@ -9,12 +9,12 @@
 namespace shoal::models {
 namespace {
 
-/// If the weights could be used in the mapping, they are repacked only if 1 / kSparePart of the device's free memory
+/// If the device can also use the mapping, weights are repacked only if 1 / kSparePart of the device's free memory
 /// stays unused.
 constexpr size_t kSparePart = 10;
 
-/// Calls `question` of a device for the product of the weight and a batch. For a weight of experts, each token uses one
-/// expert.
+/// Calls the function `question` of a device for the product of the weight and a batch. For a weight of experts, each
+/// token of the batch uses one expert.
 bool answer(const Device& device, bool (Device::*question)(const Tensor&) const, const Tensor& weight, int64_t batch) {
   TensorContext context;
   Graph graph;
@@ -27,8 +27,8 @@ bool answer(const Device& device, bool (Device::*question)(const Tensor&) const,
   return (device.*question)(*mul_mat_id(graph, same, x, graph.input("ids", DType::kI32, {1, batch, 1, 1})));
 }
 
-/// Whether the scheduler would copy the weight to the device for some batch. Asks offload_op about a batch above every
-/// threshold, and supports_op about a usual batch.
+/// Whether the scheduler would copy the weight to the device for some batch size. Calls offload_op for a batch above
+/// every threshold, and supports_op for a usual batch.
 bool streams_to(const Device& device, const Tensor& weight) {
   constexpr int64_t kLargest = int64_t{1} << 24, kUsual = 512;
   if (weight.shape[1] == 1) return false;  // norms and biases are not factors of a product
@@ -42,8 +42,8 @@ bool is_streamed(std::span<Tensor* const> tensors, std::span<Device* const> befo
   });
 }
 
-/// Whether the device (or its members) has room for the tensors in memory of this type. With `spare`, a reserve must
-/// stay free.
+/// Whether the tensors fit into the memory of this type on the device. For a meta device, the memory of all members
+/// counts. With `spare`, a reserve must stay free.
 bool fits(const Device& device, std::span<Tensor* const> tensors, const BufferType& type, bool spare) {
   const size_t free = device.memory().free;
   size_t needed = 0;
@@ -58,7 +58,7 @@ bool fits(const Device& device, std::span<Tensor* const> tensors, const BufferTy
 }  // namespace
 
 std::unique_ptr<Buffer> buffer_of_mapping(const Model& model, Device& device, std::span<std::byte> bytes) {
-  // A meta device cannot use the mapping: it divides weights and fills the memory of its members.
+  // A meta device cannot use the mapping, because it divides weights and stores them in the memory of its members.
   if (bytes.empty() || device.type() == DeviceType::kMeta) return nullptr;
   auto buffer = device.buffer_from_host_ptr(bytes.data(), bytes.size());
   if (buffer == nullptr) return nullptr;

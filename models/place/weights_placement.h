@@ -11,7 +11,8 @@
 namespace shoal::models {
 
 struct LoadOptions {
-  bool use_mapping = true;      ///< use weights in the mapping if can_use_mapping() and they are not repacked
+  bool use_mapping = true;      ///< use weights in the mapping if can_use_mapping() is true and the weights are not
+                                ///< repacked
   bool repack = true;           ///< convert weights to the device's fastest layout
   bool prefer_mapping = false;  ///< prefer the mapping if repacking is also possible
   bool op_offload = true;       ///< sessions may copy weights to devices for large batches (SessionOptions::op_offload)
@@ -20,8 +21,8 @@ struct LoadOptions {
 /// Whether the device can use the weights in the file's mapping. False for a meta device, for a device that cannot use
 /// host memory, and for a device that needs a larger alignment than the file has.
 bool can_use_mapping(const Model& model, Device& device);
-/// Wraps the mapped `bytes` as memory of the device. Returns nullptr if the device cannot use all tensors in the
-/// mapping.
+/// Creates a Buffer of the device for the mapped `bytes`, without a copy. Returns nullptr if the device cannot use all
+/// tensors in the mapping.
 std::unique_ptr<Buffer> buffer_of_mapping(const Model& model, Device& device, std::span<std::byte> bytes);
 
 struct WeightsPlacement {
@@ -30,11 +31,12 @@ struct WeightsPlacement {
   bool repacked = false;  ///< `type` is Device::weights_type(), and weights are repacked into it
 };
 
-/// Weights are repacked if the device has a type for repacked weights and the repacked weights fit into its free memory
-/// with a reserve. Otherwise they are used in the mapping if possible, or copied unchanged. `tensors`: the weights of
-/// this device. `before`: the devices that come before this device in schedules. Weights in host memory also stay
-/// unchanged if one of the `before` devices would copy them for large batches (Device::offload_op), unless
-/// LoadOptions::op_offload is false.
+/// Chooses where the weights of a device are stored. `tensors` are the weights of this device. `before` are the devices
+/// that precede this device in schedules. Weights are repacked if the device has a type for repacked weights and the
+/// repacked weights fit into the device's free memory (minus a reserve if the mapping could be used). Otherwise the
+/// weights are used in the mapping if possible, or copied unchanged. Weights in host memory also stay unchanged if a
+/// device in `before` would copy one of these weights for large batches (Device::offload_op). LoadOptions::op_offload =
+/// false disables this exception.
 WeightsPlacement place_weights(const Model& model, Device& device, std::span<Tensor* const> tensors,
                                std::span<Device* const> before, const LoadOptions& options);
 

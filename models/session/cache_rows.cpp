@@ -8,23 +8,24 @@
 namespace shoal::models {
 namespace {
 
-/// Rows of a cache tensor, and their location in the saved bytes. The saved rows of each head are in order of position.
+/// Rows of a cache tensor, and their location in the saved bytes. In the saved bytes, the rows of each head are in
+/// order of position.
 struct Stretch {
   Rows rows;
   size_t at = 0;     ///< offset of the first head in the saved bytes
-  size_t pitch = 0;  ///< bytes from one head to the next, or from one row of a part to the next
+  size_t pitch = 0;  ///< bytes from one head to the next; for a part, bytes from one row to the next
   bool is_part = false;
 };
 
-/// Number of rows that are still needed: all rows of a recurrent state, or the rows of all positions that an attention
-/// layer may attend to. Does not depend on the number of rows in the cache.
+/// Number of rows that are needed after `tokens` tokens: all rows of a recurrent state, or the rows of the positions
+/// that an attention layer can attend to. The number does not depend on the size of the cache.
 int64_t kept_rows(const CacheTensor& spec, const LayerHparams& layer, int64_t tokens) {
   if (!layer.attends()) return tokens > 0 ? spec.shape[1] : 0;
   return layer.attention.window == 0 ? tokens : std::min(tokens, layer.attention.window);
 }
 
-/// Visits positions [0, kept) of a latent cache that is divided into parts. A part has every `parts`-th position. The
-/// rows of a part are consecutive in the cache, so each part is one transfer.
+/// Visits positions [0, kept) of a latent cache that is divided into parts. Part p has the positions p, p + parts, p +
+/// 2 * parts and so on. The rows of a part are consecutive in the cache, so each part is one transfer.
 template <class Use>
 void for_each_part(Tensor& tensor, int64_t parts, int64_t kept, size_t at, Use&& use) {
   const size_t row = bytes_for(tensor.dtype, tensor.shape[0]);
@@ -36,8 +37,8 @@ void for_each_part(Tensor& tensor, int64_t parts, int64_t kept, size_t at, Use&&
   }
 }
 
-/// Calls use(tensor, stretch) once for each tensor, twice if a ring wraps around, or once for each part of a tensor.
-/// Returns the total bytes.
+/// Calls use(tensor, stretch) for each cache tensor: once, twice if a ring wraps around, or once per part. Returns the
+/// number of saved bytes.
 template <class Use>
 size_t for_each_stretch(const KvCache& cache, const Hparams& h, int64_t tokens, CacheScope scope, Use&& use) {
   size_t at = 0;

@@ -1,8 +1,8 @@
-// Reads and writes the contents of a model's caches as bytes. The bytes hold the rows of each cache tensor that are
-// still needed after `tokens` tokens, in the order of a contiguous tensor. They do not depend on devices, context or
-// batches. Blocking; the streams that use the caches must be idle.
+// Reads and writes the contents of a model's caches as bytes. For each cache tensor, the bytes hold the rows that are
+// needed after `tokens` tokens, in the order of a contiguous tensor. The bytes do not depend on the devices, the
+// context or the batches. The functions block. The streams that use the caches must be idle.
 //
-//   12 tokens, a window of 8, a ring of 32 rows: rows 4 to 11 of the layer's tensors; for a recurrent layer, its state
+//   after 12 tokens: rows 4 to 11 of a layer with a window of 8 and a ring of 32 rows; the state of a recurrent layer
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ enum class CacheScope : uint8_t {
   kOverwritten,  ///< only contents that later tokens overwrite: states of recurrent layers, and ring caches
 };
 
-/// Number of bytes of the contents after `tokens` tokens.
+/// Size of the saved contents after `tokens` tokens, in bytes.
 size_t cache_bytes(const KvCache& cache, const Hparams& hparams, int64_t tokens, CacheScope scope);
 /// read_cache() and write_cache() throw the errors of devices.
 void read_cache(const KvCache& cache, const Hparams& hparams, int64_t tokens, CacheScope scope, std::byte* to);

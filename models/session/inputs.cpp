@@ -10,7 +10,7 @@
 namespace shoal::models {
 namespace {
 
-// Values of the mask, in f16.
+// Mask values as bits of f16 numbers.
 constexpr uint16_t kSeen = 0, kHidden = 0xfc00;  // 0, -inf
 
 template <class T>
@@ -18,7 +18,7 @@ void write(Tensor& tensor, const std::vector<T>& values) {
   tensor_set(tensor, values.data(), 0, values.size() * sizeof(T));
 }
 
-/// Returns the factor for the queries of each token.
+/// Returns the factor by which the queries of each token are scaled.
 std::vector<float> temperatures(const AttentionTemperature& of, std::span<const int32_t> positions) {
   std::vector<float> factors;
   for (const int32_t position : positions) {
@@ -28,7 +28,8 @@ std::vector<float> temperatures(const AttentionTemperature& of, std::span<const 
   return factors;
 }
 
-/// Unmasks positions [begin, end), at most mask.size(), for one token. Position p is element p % mask.size().
+/// Unmasks positions [begin, end), at most mask.size() positions, for one token. The mask value of position p is
+/// element p % mask.size().
 void show(std::span<uint16_t> mask, int64_t begin, int64_t end) {
   const auto rows = static_cast<int64_t>(mask.size());
   const int64_t first = begin % rows, to_the_end = std::min(end - begin, rows - first);

@@ -1,4 +1,4 @@
-// Computes the inputs of a batch's graph from the positions of its tokens.
+// Computes the inputs of a graph from the positions of the tokens in the batch.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 namespace shoal::models {
 
 /// Writes all inputs of a graph except tokens and out_ids. `positions` has the position of each token of the batch,
-/// ascending; padding at the end has negative positions. Before the batch, ring caches must hold the positions before
-/// its first token.
+/// ascending. Padding tokens are at the end and have negative positions. When the batch runs, ring caches must hold the
+/// positions before the first token of the batch.
 void write_inputs(const DecoderGraph& graph, const Hparams& hparams, std::span<const int32_t> positions);
 
 }  // namespace shoal::models

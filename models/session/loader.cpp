@@ -14,9 +14,10 @@
 namespace shoal::models {
 namespace {
 
-// Bytes that a thread reads at a time. A piece stays in the CPU cache until it is divided among the devices.
+// Bytes that one thread reads at a time. A piece of this size stays in the CPU cache until it is divided among the
+// devices.
 constexpr size_t kPieceBytes = size_t{1} << 20;
-// Groups of rows above this size may be cut anywhere.
+// A row group with more than kLargestGroup bytes may be cut at any byte.
 constexpr size_t kLargestGroup = 4 * kPieceBytes;
 
 /// Cuts `all` into pieces of at most `step` bytes.
@@ -26,7 +27,7 @@ void cut_evenly(const Piece& all, size_t step, std::vector<Piece>& pieces) {
   }
 }
 
-/// Hands out the pieces of all weights in file order, and counts the loaded bytes.
+/// Gives the pieces of all weights to the loading threads in file order, and counts the loaded bytes.
 class Work {
  public:
   Work(const Model& model, const LoadProgress& report) : total_(model.weight_bytes()), report_(report) {
@@ -63,7 +64,7 @@ class Work {
   const LoadProgress& report_;
 };
 
-/// Whether the tensor is used in the file's mapping.
+/// Whether the data of the tensor are in the file's mapping.
 bool is_mapped(const Tensor& tensor, const GgufTensor& source) {
   return tensor.data == source.data;
 }
@@ -102,7 +103,7 @@ void load_all(const Model& model, int threads, const LoadProgress& progress) {
   work.rethrow();
 }
 
-/// Places the tensors in the file's mapping. Returns nullptr, without changes, if that is not possible.
+/// Places the tensors in the file's mapping. If the mapping cannot be used, changes nothing and returns nullptr.
 std::unique_ptr<Buffer> place_in_mapping(Model& model, Device& device, std::span<Tensor* const> tensors) {
   if (!can_use_mapping(model, device)) return nullptr;
   const std::span<std::byte> bytes = model.file.unlock_tensors();
@@ -115,7 +116,8 @@ std::unique_ptr<Buffer> place_in_mapping(Model& model, Device& device, std::span
   return buffer;
 }
 
-/// Called if the mapping cannot be used. Throws if a copy of the weights does not fit into the device.
+/// Throws DeviceError if a copy of the weights does not fit into the device. The copy is needed only if the mapping
+/// cannot be used.
 void require_room_for_copy(const Model& model, const Device& device, std::span<Tensor* const> tensors,
                            const BufferType& type) {
   size_t bytes = 0;
@@ -123,7 +125,7 @@ void require_room_for_copy(const Model& model, const Device& device, std::span<T
   const size_t free = device.memory().free;
   require<DeviceError>(bytes <= free,
                        "{}: the system refuses a writable mapping for {} of weights, and {} has only {} free for a "
-                       "copy; lift the limit (vm.overcommit_memory=2, ulimit -d), or use a smaller model",
+                       "copy; remove the limit (vm.overcommit_memory=2 or ulimit -d), or use a smaller model",
                        model.file.path(), format_bytes(bytes), device.name(), format_bytes(free));
 }
 
@@ -168,7 +170,7 @@ int loading_threads(int devices) {
 }
 
 void load_weights(Model& model, const Placement& placement, const LoadProgress& progress, const LoadOptions& options) {
-  require<InvalidArgument>(!model.is_loaded(), "{} is already loaded; open it again for other devices",
+  require<InvalidArgument>(!model.is_loaded(), "{} is already loaded; open the file again for other devices",
                            model.file.path());
   try {
     place(model, placement, options);
@@ -181,7 +183,7 @@ void load_weights(Model& model, const Placement& placement, const LoadProgress& 
 
 void unload_weights(Model& model) {
   if (!model.loaded) return;
-  model.buffers.clear();  // unplaces the tensors
+  model.buffers.clear();  // also unplaces the tensors
   model.loaded = false;
 }
 

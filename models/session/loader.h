@@ -1,13 +1,16 @@
-// Loads weights from the file into the devices, in pieces of a megabyte, with loading_threads() threads. Each piece is
-// read once and divided among all devices that have a part of it. So neither the host nor a device ever holds a second
-// copy of the model or of a whole tensor.
+// Loads weights from the file into the devices. loading_threads() threads load pieces of about one megabyte. Each piece
+// is read once and divided among all devices that have a part of the tensor. Neither the host nor a device ever holds a
+// second copy of the model or of a whole tensor.
 //
-// If a device has its own layout for weights, loading repacks them. Otherwise, or with LoadOptions::repack off, a
-// simple device that can use host memory uses the weights in the file's mapping. For mapped weights, loading allocates
-// and copies nothing and only reads the pages into memory. Processes share mapped weights, and the system may drop
-// pages and read them again. Writing to such a weight changes this process's copy of its pages and never the file.
-// Until the model is freed, the file may be renamed or removed but not written to: truncation raises SIGBUS on the next
-// access (the program exits with a message), and overwriting the file changes the weights.
+// If a device has its own memory layout for weights and LoadOptions::repack is on, loading repacks the weights. Without
+// repacking, the weights of a simple device stay in the file's mapping if the device can use host memory. For mapped
+// weights, loading allocates and copies nothing. It only reads the pages into memory. Processes share the pages of
+// mapped weights. The system may drop these pages and read them again. A write to a mapped weight changes this
+// process's copy of the page and not the file.
+//
+// Until the model is freed, the file may be renamed or removed, but it must not be written to. Overwriting the file
+// changes the weights. After truncation of the file, the next access raises SIGBUS, and the program exits with a
+// message.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +22,8 @@
 
 namespace shoal::models {
 
-/// Number of threads for loading onto `devices` devices: at least 2, at least one per device, and one per core up to 8.
-/// A fast disk and the repacking of weights need several threads.
+/// Number of threads for loading onto `devices` devices: one per core up to 8, but at least 2 and at least one per
+/// device. A fast disk and the repacking of weights need several threads.
 int loading_threads(int devices);
 
 /// Number of rows in a row group. Devices may interleave the blocks of a row group, so pieces contain whole groups.
@@ -30,7 +33,7 @@ inline constexpr int64_t kRowGroup = 16;
 struct Piece {
   Tensor* tensor = nullptr;
   const GgufTensor* source = nullptr;
-  size_t offset = 0;  ///< offset in the file's tensor
+  size_t offset = 0;  ///< offset in the file's tensor, in bytes
   size_t bytes = 0;
 };
 
@@ -38,14 +41,14 @@ struct Piece {
 /// matrix, or of whole matrices. Example: 512 rows of 4352 bytes give 2 pieces of 240 rows and one of 32.
 void cut(Tensor& tensor, const GgufTensor& source, std::vector<Piece>& pieces);
 
-/// Called often, by one thread at a time, with the loaded and the total number of bytes.
+/// Receives the loaded and the total number of bytes. Loading calls this function often, from one thread at a time.
 using LoadProgress = std::function<void(size_t done, size_t total)>;
 
-/// Allocates the weights on the placement's devices and fills them, or uses the mapping. Blocking. On failure the model
-/// is unchanged. Throws InvalidArgument if the file was truncated after it was opened.
+/// Allocates the weights on the placement's devices and fills them, or uses the mapping. Blocking. If loading fails,
+/// the model is unchanged. Throws InvalidArgument if the file was truncated after it was opened.
 void load_weights(Model& model, const Placement& placement, const LoadProgress& progress = {},
                   const LoadOptions& options = {});
-/// Frees the weights; their devices may be destroyed afterwards.
+/// Frees the weights. The devices of the weights may be destroyed afterwards.
 void unload_weights(Model& model);
 
 }  // namespace shoal::models

@@ -35,7 +35,7 @@ std::vector<Tensor*> tensors_on(const Placement& placement, size_t device, std::
   return found;
 }
 
-/// Plans graphs one by one and tracks the maximum memory of all graphs.
+/// Plans graphs one by one. Records the maximum compute memory over all graphs.
 class Planner {
  public:
   Planner(const Model& model, const Placement& placement, const SessionOptions& options,
@@ -71,7 +71,7 @@ class Planner {
   }
 
   size_t host_bytes() const { return host_bytes_; }
-  /// Compute memory that member `rank` of a device needs for all graphs planned so far.
+  /// Bytes of compute memory that member `rank` of a device needs for all graphs planned so far.
   size_t compute(size_t device, size_t rank) const {
     if (rank >= chunks_[device].size()) return 0;
     const auto& sizes = chunks_[device][rank];

@@ -1,6 +1,6 @@
-// Resources for running a model on some devices, computed without loading or allocating anything: the plans of a
-// generation step and of prompt batches, and the memory of each device. The memory is the maximum that a Session on the
-// same placement holds, exact to the byte, as long as evaluate() is called with one output.
+// Resources for running a model on some devices: the plans of a generation step and of prompt batches, and the memory
+// of each device. Planning loads no weights and allocates no device memory. The memory is exact to the byte: it is the
+// maximum that a Session on the same placement holds if each evaluate() requests one output.
 #pragma once
 
 #include <limits>
@@ -19,43 +19,46 @@ namespace shoal::models {
 struct DeviceUse {
   std::string device;
   meta::MemoryUse use;
-  DeviceMemory memory;   ///< memory of the device at present
+  DeviceMemory memory;   ///< total and currently free memory of the device
   size_t mapped = 0;     ///< bytes of weights in the file's mapping, which are not allocated
-  bool on_host = false;  ///< a CPU device, which shares its memory with other programs
+  bool on_host = false;  ///< whether this is a CPU device, which shares its memory with other programs
 
   /// Bytes that must fit into memory: allocations and mapped weights.
   size_t needed() const { return use.total() + mapped; }
-  /// Whether the mapped weights exceed the free memory. Mapped weights are then read from the disk for every token.
+  /// Whether allocations and mapped weights exceed the free memory. If so, every token reads mapped weights from the
+  /// disk.
   bool reads_disk() const { return mapped > 0 && needed() > memory.free; }
 };
 
-/// A graph as planned for the scheduler.
+/// A graph with its schedule and its plans.
 struct PlannedGraph {
   BatchShape shape;  ///< without candidates, which are a session option
   DecoderGraph graph;
   sched::Schedule schedule;
   sched::LocalGraphs local;
-  std::vector<std::optional<meta::Plan>> plans;  ///< one per device of the placement; nullopt if it has no nodes
+  std::vector<std::optional<meta::Plan>> plans;  ///< one per device of the placement; nullopt for a device without
+                                                 ///< nodes
   const meta::Plan& on(int device = 0) const { return *plans[static_cast<size_t>(device)]; }
 };
 
-/// A Session made from a plan runs the graphs of the plan.
+/// A Session that receives a ModelPlan runs the graphs of the plan.
 struct ModelPlan {
-  /// Throws InvalidArgument for options that do not fit the model. `most_prompts` limits the number of prompt graphs,
-  /// largest first. Usually the largest graph needs the most memory. An exception is a host that offloads large
-  /// batches: it computes only the smaller graphs.
+  /// Throws InvalidArgument for options that do not fit the model. Plans at most `most_prompts` prompt graphs, the
+  /// largest graphs first. Usually the largest graph needs the most memory. An exception is a host that offloads large
+  /// batches: the host computes only the smaller graphs.
   ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options, const LoadOptions& load = {},
             size_t most_prompts = std::numeric_limits<size_t>::max());
-  /// Gives the plan's shards to the meta devices of the placement. Call announce() before loading weights; otherwise a
-  /// Session made from the plan plans its graphs again.
+  /// Gives the plan's shards to the meta devices of the placement. Call announce() before load_weights(). Otherwise a
+  /// Session that receives this plan has to plan the graphs again.
   void announce(const Model& model, const Placement& placement) const;
 
   LoadOptions load;  ///< options for loading the weights
   SessionSize size;
   KvCache cache;
   std::vector<meta::ShardStore> stores;  ///< one per device of the placement
-  PlannedGraph step;                     ///< one token
-  std::vector<PlannedGraph> prompts;     ///< largest_prompt_shapes(), full batch first; empty for a batch of 1
+  PlannedGraph step;                     ///< graph for one token
+  std::vector<PlannedGraph> prompts;     ///< graphs for largest_prompt_shapes(), full batch first; empty if the batch
+                                         ///< is 1
   std::vector<DeviceUse> memory;         ///< one per simple device
   size_t host_bytes = 0;                 ///< host memory for inputs and for copies between devices
 };

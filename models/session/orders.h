@@ -1,5 +1,5 @@
-// Messages from the session of process 0 to the sessions of other processes: every call that uses devices, in order.
-// Other sessions execute the same calls on their devices.
+// Messages that process 0's session sends to the sessions of other processes: every call that uses devices, in order.
+// The other sessions execute the same calls on their devices.
 //
 //   process 0                                   every other process
 //   session.lead(group);                        follow(session, group);   // until process 0's session is destroyed
@@ -21,8 +21,8 @@ class Session;
 struct Order {
   enum class Kind : uint32_t { kEvaluate, kLogits, kCandidates, kCheckpoint, kRewind, kSave, kRestore, kEnd };
   Kind kind = Kind::kEnd;
-  int64_t value = 0;                 ///< outputs of kEvaluate, position of kRewind
-  std::vector<std::byte> data = {};  ///< tokens of kEvaluate, the checkpoint of kRewind, the state of kRestore
+  int64_t value = 0;                 ///< kEvaluate: number of outputs; kRewind: position
+  std::vector<std::byte> data = {};  ///< kEvaluate: tokens; kRewind: the checkpoint; kRestore: the state
 };
 
 /// One end of the channel between sessions.
@@ -30,13 +30,14 @@ class Orders {
  public:
   /// Opens the channel. Collective.
   explicit Orders(ProcessGroup& group) : group_(group), tag_(group.open_channel()) {}
-  /// Called in process 0. Sends an order to all other processes. Throws CommError.
+  /// Sends an order to all other processes. Only process 0 calls send(). Throws CommError.
   void send(Order::Kind kind, int64_t value = 0, std::span<const std::byte> data = {});
-  /// Called in other processes. Returns the next order and waits as long as process 0 lives. Throws CommError.
+  /// Returns the next order. Waits without a time limit while process 0 is alive. Only other processes call receive().
+  /// Throws CommError.
   Order receive();
 
  private:
-  /// Data beyond this size is sent as a second message.
+  /// If the data have more than kInline bytes, a second message carries the remaining bytes.
   static constexpr size_t kInline = 40;
   struct Note {
     uint32_t kind;

@@ -61,10 +61,12 @@ void check_params(const SamplerParams& params) {
   require<InvalidArgument>(params.min_p >= 0 && params.min_p <= 1,
                            "min_p = {}: expected a number from 0 to 1; 0 keeps all tokens", params.min_p);
   require<InvalidArgument>(params.repeat_penalty >= 0.01f && params.repeat_penalty <= 100,
-                           "repeat_penalty = {}: expected a number from 0.01 to 100; 1 is none", params.repeat_penalty);
+                           "repeat_penalty = {}: expected a number from 0.01 to 100; 1 means no penalty",
+                           params.repeat_penalty);
   for (const float penalty : {params.presence_penalty, params.frequency_penalty}) {
     require<InvalidArgument>(penalty >= -100 && penalty <= 100,
-                             "presence or frequency penalty of {}: expected a number from -100 to 100; 0 is none",
+                             "presence or frequency penalty of {}: expected a number from -100 to 100; 0 means no "
+                             "penalty",
                              penalty);
   }
   require<InvalidArgument>(params.penalty_last_n >= -1, "penalty_last_n = {}: expected 0 or more, or -1 for all tokens",
@@ -165,7 +167,7 @@ void Sampler::keep_top_k() {
   if (params_.top_k > 0) keep_best(candidates_, static_cast<size_t>(params_.top_k));
 }
 
-// Sorts only as many candidates as needed, rarely more than a few hundred of a large vocabulary.
+// Sorts only as many candidates as needed. This number rarely exceeds a few hundred, even for a large vocabulary.
 void Sampler::keep_top_p() {
   if (params_.top_p >= 1) return;
   const float top = highest(candidates_);

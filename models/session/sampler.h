@@ -1,18 +1,20 @@
 // Picks the next token from the logits of the last position.
 //
-// First the logits l of some tokens change:
+// First these parameters change the logits l of some tokens:
 //   biases              l + bias
 //   repeat_penalty      tokens among the last penalty_last_n: l / penalty if l > 0, else l * penalty
 //   frequency_penalty   the same tokens: l - penalty * number of occurrences
 //   presence_penalty    the same tokens: l - penalty
-// With temp <= 0 the highest logit wins (among equals, the lowest id). Otherwise candidates are narrowed in this order,
-// each step using the softmax of the remaining candidates, and one candidate is drawn:
+// If temp <= 0, the result is the token with the highest logit (among equal logits, the lowest id). Otherwise three
+// steps remove candidates, and the last step draws one candidate. Each step uses the softmax of the remaining
+// candidates:
 //   top_k   keep the k highest logits
 //   top_p   keep the fewest highest logits whose probabilities add up to at least p
 //   min_p   keep logits with at least min_p times the highest probability
 //   temp    divide the logits by temp, draw from their softmax
-// Logits ln{8, 4, 2, 1, 1} (probabilities 1/2, 1/4, 1/8, 1/16, 1/16): top_k = 4 leaves 8/15, 4/15, 2/15, 1/15; top_p =
-// 0.75 then leaves the first two (12/15 = 0.8); min_p = 0.6 leaves the first (4 < 0.6 x 8).
+// Example: the logits ln{8, 4, 2, 1, 1} have the probabilities 1/2, 1/4, 1/8, 1/16 and 1/16. top_k = 4 leaves 8/15,
+// 4/15, 2/15 and 1/15. Then top_p = 0.75 leaves the first two logits (12/15 = 0.8). Then min_p = 0.6 leaves only the
+// first logit, because 4 < 0.6 x 8.
 //
 // The same seed, parameters and logits give the same tokens: the generator is std::mt19937_64, seeded with `seed`. A
 // draw uses the upper 53 bits of one generated number, times 2^-53. A Sampler belongs to one thread.
@@ -44,15 +46,15 @@ struct SamplerParams {
   }
 };
 
-/// Number of best tokens that a Sampler needs; 0 if it needs all logits, or more than kMostCandidates tokens. Without
-/// penalties and biases the number is k: 1 with temp <= 0, else top_k. If the logits of m tokens may decrease, the
-/// number is k + m: at least k of the k + m best tokens keep their logits, and no other token is better than these k.
-/// Parameters that may raise a logit require all logits.
-///   top_k 40, penalties on the last 64 tokens, 3 negative biases: 107
+/// Number of best tokens that a Sampler needs; 0 if the Sampler needs all logits, or more than kMostCandidates tokens.
+/// Without penalties and biases, the number is k: 1 if temp <= 0, else top_k. If the logits of m tokens may decrease,
+/// the number is k + m. At least k of the k + m best tokens then keep their logits, and no token outside the k + m best
+/// is better than these k. Parameters that may raise a logit require all logits.
+///   top_k 40, penalties on the last 64 tokens, 3 negative biases: 40 + 64 + 3 = 107
 int64_t candidates_needed(const SamplerParams& params);
 inline constexpr int64_t kMostCandidates = 256;
 
-/// Throws InvalidArgument, naming the parameter and its valid range.
+/// Throws InvalidArgument if a parameter is out of range. The message names the parameter and its range.
 void check_params(const SamplerParams& params);
 
 struct TokenLogit {
@@ -61,22 +63,22 @@ struct TokenLogit {
   bool operator==(const TokenLogit&) const = default;
 };
 
-/// The min(k, logits.size()) highest logits, highest first, lower ids first among equals. Throws InvalidArgument for a
-/// negative k, for no logits, and for a logit that is not finite.
+/// Returns the min(k, logits.size()) highest logits, highest first. Equal logits are in order of their ids. Throws
+/// InvalidArgument if k is negative, if there are no logits, or if a logit is not finite.
 std::vector<TokenLogit> top_logits(std::span<const float> logits, int k);
-/// The first k tokens of `best`, which is already sorted.
+/// Returns the first k tokens of `best`, which is already sorted.
 std::vector<TokenLogit> top_of(std::span<const TokenLogit> best, int k);
 
 class Sampler {
  public:
-  /// Throws like check_params().
+  /// Throws the errors of check_params().
   explicit Sampler(const SamplerParams& params);
-  /// Adds a token of the prompt, or a chosen token, to the sequence. Penalties use the latest tokens.
+  /// Adds a token of the prompt, or a chosen token, to the sequence. Penalties consider the last penalty_last_n tokens.
   void accept(int32_t token);
-  /// Returns the id of the chosen token. Throws InvalidArgument for no logits, a logit that is not finite, or a bias of
-  /// a token outside the vocabulary.
+  /// Returns the id of the chosen token. Throws InvalidArgument if there are no logits, if a logit is not finite, or if
+  /// a token with a bias is outside the vocabulary.
   int32_t sample(std::span<const float> logits);
-  /// Like sample(), but from the best tokens only. `best` has the order of top_logits() and at least
+  /// Does the same as sample() with only the best tokens. `best` has the order of top_logits() and at least
   /// candidates_needed() tokens, or the whole vocabulary. The returned token and all later tokens are the same as with
   /// sample().
   int32_t sample_best(std::span<const TokenLogit> best);
@@ -92,8 +94,8 @@ class Sampler {
   SamplerParams params_;
   std::mt19937_64 generator_;
   std::vector<TokenLogit> candidates_;
-  std::deque<int32_t> recent_;               // the last penalty_last_n tokens; unused if all tokens count
-  std::unordered_map<int32_t, int> counts_;  // occurrences of each token that penalties consider
+  std::deque<int32_t> recent_;               // the last penalty_last_n tokens; unused if penalties consider all tokens
+  std::unordered_map<int32_t, int> counts_;  // number of occurrences that penalties consider, by token
 };
 
 }  // namespace shoal::models

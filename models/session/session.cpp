@@ -18,8 +18,8 @@ namespace {
 
 constexpr BatchShape kSingle{1, 1};
 constexpr size_t kKeptPromptShapes = 4;
-// Cost of one more run of a graph: in the same time, a long run computes this number of tokens. Each run reads all
-// weights.
+// Cost of one more run of a graph, as the number of tokens that a long run computes in the same time. Each run has this
+// cost, because each run reads all weights.
 constexpr int64_t kRunCost = 32;
 // Padding tokens of a batch may have any id, because no token attends to them and no cache row stores them.
 constexpr int32_t kPaddingToken = 0, kNowhere = -1;
@@ -27,7 +27,7 @@ constexpr int32_t kPaddingToken = 0, kNowhere = -1;
 int64_t round_up(int64_t count, int64_t most) {
   return std::min(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count))), most);
 }
-/// The largest power of two below `count`, which is 2 or more.
+/// The largest power of two below `count`. `count` is at least 2.
 int64_t power_below(int64_t count) {
   return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(count - 1)));
 }
@@ -45,13 +45,13 @@ struct Session::Compiled {
 };
 
 SessionSize session_size(const Hparams& hparams, const SessionOptions& options) {
-  require<InvalidArgument>(options.context >= 0, "a context of {} tokens is not possible; use 0 for the model's own",
-                           options.context);
+  require<InvalidArgument>(options.context >= 0,
+                           "a context of {} tokens is not possible; use 0 for the training context", options.context);
   require<InvalidArgument>(options.batch >= 1, "a batch of {} tokens is not possible; use 1 or more", options.batch);
   require<InvalidArgument>(options.candidates >= 0, "{} candidates are not possible; use 0 for all logits",
                            options.candidates);
   require<InvalidArgument>(options.checkpoints >= 0 && options.checkpoint_every >= 0,
-                           "{} checkpoints, made every {} tokens, are not possible; use 0 for none",
+                           "{} checkpoints, one every {} tokens, are not possible; use 0 for no checkpoints",
                            options.checkpoints, options.checkpoint_every);
   SessionSize size;
   size.context = options.context == 0 ? hparams.context : options.context;
@@ -128,7 +128,7 @@ Session::~Session() {
     if (orders_ != nullptr) orders_->send(Order::Kind::kEnd);
     scheduler_->synchronize();
   } catch (...) {
-    // No caller is left to report to. The work has ended, which is sufficient.
+    // The destructor cannot report the error. The queued work has ended, so the members can be destroyed.
   }
 }
 
@@ -143,7 +143,7 @@ void Session::allocate_cache(const Placement& placement) {
   }
 }
 
-// Allocates the largest graph first. Later graphs fit into its memory, so nothing is planned twice.
+// Allocates the largest graph first. Later graphs fit into the memory of this graph, so no graph is planned twice.
 void Session::reserve() {
   if (plan_ != nullptr) return void(compiled({size_.batch, 1}));
   const auto largest = build({size_.batch, 1});
@@ -213,15 +213,15 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
   int64_t count = static_cast<int64_t>(tokens.size());
   require<InvalidArgument>(count > 0, "no tokens to evaluate");
   require<InvalidArgument>(count <= size_.context - position_,
-                           "{} tokens do not fit: {} of the context of {} are used; ask for a larger context", count,
+                           "{} tokens do not fit: {} of the context's {} tokens are used; use a larger context", count,
                            position_, size_.context);
   for (int32_t token : tokens) {
     require<InvalidArgument>(token >= 0 && token < model_.hparams.vocab, "token {} is not in the vocabulary of {}",
                              token, model_.hparams.vocab);
   }
   int64_t last = (count - 1) % size_.batch + 1;
-  require<InvalidArgument>(outputs >= 1 && outputs <= last, "{} outputs requested from a last batch of {} tokens",
-                           outputs, last);
+  require<InvalidArgument>(outputs >= 1 && outputs <= last,
+                           "{} outputs were requested, but the last batch has {} tokens", outputs, last);
   check_whole();
   if (orders_ != nullptr) orders_->send(Order::Kind::kEvaluate, outputs, std::as_bytes(tokens));
   const std::vector<Batch> batches = divide_into_batches(count, outputs, size_.batch);
@@ -232,8 +232,8 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
   std::copy(tokens.begin(), tokens.end(), tokens_.begin());
   positions_.assign(room, kNowhere);
   std::iota(positions_.begin(), positions_.begin() + count, static_cast<int32_t>(position_));
-  // The first entry is the output of every batch except the last; these outputs are not read. The other entries are the
-  // outputs of the last batch. The latest output is repeated as padding.
+  // All batches except the last batch use entry 0 as their only output, which is not read. The last batch uses the
+  // other entries, which are padded with copies of its last output.
   out_ids_.assign(1 + end.shape.outputs, static_cast<int32_t>(end.tokens - 1));
   out_ids_[0] = 0;
   std::iota(out_ids_.begin() + 1, out_ids_.begin() + 1 + outputs, static_cast<int32_t>(end.tokens - outputs));
@@ -274,7 +274,7 @@ void Session::synchronize() {
 }
 
 void Session::check_whole() const {
-  require<InvalidArgument>(!torn_, "the evaluation of tokens from {} on has failed; rewind to {} and evaluate again",
+  require<InvalidArgument>(!torn_, "the evaluation from token {} on has failed; rewind to token {} and evaluate again",
                            whole_, rewindable(position_));
 }
 
@@ -286,7 +286,7 @@ std::byte* Session::result_memory(size_t bytes) {
 }
 
 std::span<const float> Session::logits() {
-  require<InvalidArgument>(latest_ != nullptr, "no logits yet; evaluate something first");
+  require<InvalidArgument>(latest_ != nullptr, "no logits yet; evaluate tokens first");
   require<InvalidArgument>(candidates_per_output_ == 0,
                            "the devices select {} candidates and return no logits; make the session without candidates",
                            candidates_per_output_);
@@ -300,7 +300,7 @@ std::span<const float> Session::logits() {
 }
 
 std::span<const TokenLogit> Session::candidates() {
-  require<InvalidArgument>(latest_ != nullptr, "no candidates yet; evaluate something first");
+  require<InvalidArgument>(latest_ != nullptr, "no candidates yet; evaluate tokens first");
   require<InvalidArgument>(candidates_per_output_ > 0, "the devices return logits; make the session with candidates");
   if (orders_ != nullptr) orders_->send(Order::Kind::kCandidates);
   const auto count = static_cast<size_t>(outputs_ * candidates_per_output_);
@@ -348,7 +348,7 @@ void Session::make_checkpoint() {
   read_cache(cache_, model_.hparams, position_, CacheScope::kOverwritten, bytes.data());
   checkpoints_.emplace(position_, follows_ ? std::vector<std::byte>() : std::move(bytes));
   if (static_cast<int64_t>(checkpoints_.size()) <= most_checkpoints_) return;
-  // Drops the checkpoint that leaves the smallest gap, but never the new checkpoint.
+  // Drops the checkpoint whose removal leaves the smallest gap between its neighbors. Never drops the new checkpoint.
   auto closest = checkpoints_.begin();
   int64_t gap = std::numeric_limits<int64_t>::max(), before = 0;
   for (auto at = checkpoints_.begin(); std::next(at) != checkpoints_.end(); before = at->first, ++at) {
@@ -372,8 +372,8 @@ void Session::rewind(int64_t position) {
         recurrent_ ? "recurrent layers keep only the latest state"
                    : fmt::format("layers with a window of {} keep tokens from {} on", longest_window_, oldest_);
     fail<InvalidArgument>(
-        "cannot rewind to token {} of {}: {}, and there is no checkpoint; rewind to {} and evaluate again", position,
-        position_, kept, rewindable(position));
+        "cannot rewind to token {} of {}: {}, and there is no checkpoint; rewind to token {} and evaluate again",
+        position, position_, kept, rewindable(position));
   }
   const auto found = checkpoints_.find(position);
   const bool is_needed = !keeps(position) && found != checkpoints_.end();

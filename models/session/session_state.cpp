@@ -45,7 +45,7 @@ struct Header {
   uint32_t long_factors = 0;          ///< 1: keys use rope_factors_long
   uint64_t model = 0;
   uint64_t rows = 0;
-  uint64_t checksum = 0;  ///< over the header (with 0 in this field) and all following bytes
+  uint64_t checksum = 0;  ///< hash of the header (with 0 in this field) and of all following bytes
 };
 static_assert(sizeof(Header) == 48);
 
@@ -65,7 +65,7 @@ void add_hparams(Hash& hash, const Hparams& h) {
   }
 }
 
-/// Includes the first bytes of each weight, so that models of the same shape have different fingerprints.
+/// The fingerprint includes the first bytes of each weight, so models of the same shape have different fingerprints.
 uint64_t fingerprint(const Model& model) {
   Hash hash;
   add_hparams(hash, model.hparams);
@@ -96,7 +96,7 @@ bool uses_long_factors(const Session& session) {
   return has_both && is_long(model.hparams, session.context());
 }
 
-/// GGUF type number of the caches of this part; 0 if the model has none.
+/// Returns the GGUF type number of the cache tensors with this part, or 0 if the model has no such tensor.
 uint32_t type_of(const KvCache& cache, CachePart part) {
   const auto found =
       std::find_if(cache.specs.begin(), cache.specs.end(), [&](const CacheTensor& spec) { return spec.part == part; });
@@ -118,7 +118,7 @@ std::string type_name(uint32_t gguf_type) {
   return dtype ? std::string(name_of(*dtype)) : fmt::format("type {}", gguf_type);
 }
 
-/// Returns the header if the state fits the session; throws otherwise.
+/// Returns the header if the state fits the session. Throws otherwise.
 Header checked_header(const Session& session, std::span<const std::byte> state) {
   Header header;
   header.magic = 0;
@@ -132,11 +132,11 @@ Header checked_header(const Session& session, std::span<const std::byte> state) 
                            header.version, kVersion);
   const Header own = header_for(session, session.position());
   require<InvalidArgument>(header.model == own.model,
-                           "the state belongs to another model than {}; restore it with its own model",
+                           "the state was saved with another model than {}; restore the state with that model",
                            session.model().file.path());
   require<InvalidArgument>(header.long_factors == own.long_factors,
-                           "the state was saved with a context {} the original {} tokens of the model, which uses "
-                           "other RoPE factors; use a context {} that length",
+                           "the state has RoPE factors for a context {} the original {} tokens of the model; use a "
+                           "context {} this number of tokens",
                            header.long_factors != 0 ? "beyond" : "within",
                            session.model().hparams.rope.original_context,
                            header.long_factors != 0 ? "beyond" : "within");
@@ -150,7 +150,7 @@ Header checked_header(const Session& session, std::span<const std::byte> state) 
   const size_t expected = sizeof header + cache_bytes(session.cache(), session.model().hparams,
                                                       static_cast<int64_t>(header.rows), CacheScope::kAll);
   require<InvalidArgument>(state.size() == expected,
-                           "the state of {} tokens should have {} bytes, but it has {}; save it again", header.rows,
+                           "the state of {} tokens should have {} bytes, but has {}; save the state again", header.rows,
                            expected, state.size());
   require<InvalidArgument>(checksum(header, state.subspan(sizeof header)) == header.checksum,
                            "the state is damaged: its checksum is wrong; save it again");
@@ -178,7 +178,7 @@ void restore_state(Session& session, std::span<const std::byte> state) {
   if (session.orders() != nullptr) session.orders()->send(Order::Kind::kRestore, 0, state);
   const Header header = checked_header(session, state);
   session.synchronize();
-  session.set_position(0);  // in case a device fails during the write
+  session.set_position(0);  // empties the session, because a device may fail during the write
   const auto count = static_cast<int64_t>(header.rows);
   write_cache(session.cache(), session.model().hparams, count, CacheScope::kAll, state.data() + sizeof header);
   session.set_position(count);

@@ -1,5 +1,5 @@
-// Stop strings: a text that arrives in pieces ends as soon as it contains a stop string. Text that may be the beginning
-// of a stop string is held back, so text that was shown never has to be removed.
+// Ends a text before the first stop string. The text arrives in pieces. StopText holds back text that may be the
+// beginning of a stop string, so printed text never has to be removed.
 //
 //   StopText text({"\n\n", "User:"});
 //   text.push("Yes.\nUs")  ->  "Yes.\n"      text.push("ers")  ->  "Users"      text.push(" User:x")  ->  " ", found()
@@ -17,7 +17,7 @@ class StopText {
  public:
   /// Throws InvalidArgument for an empty string, which would match everywhere.
   explicit StopText(std::vector<std::string> stops);
-  /// Adds text and returns the text that can be shown now; "" after found().
+  /// Adds text and returns the text that can be printed now. Returns "" once found() is true.
   std::string push(std::string_view text);
   /// Ends the text and returns the text that was held back.
   std::string finish();
@@ -27,7 +27,7 @@ class StopText {
   size_t first_possible() const;
 
   std::vector<std::string> stops_;
-  std::string held_;  // shorter than the longest stop string between calls
+  std::string held_;  // text held back; after each call, it is shorter than the longest stop string
   bool found_ = false;
 };
 

@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";
 
-/// Table of merges, by pairs of symbols. A symbol is a token id, or a larger number for a text that occurs only in
-/// merges.
+/// Table of merges, indexed by pairs of symbols. If the vocabulary contains a text, the symbol of the text is the token
+/// id. Texts that occur only in merges have larger numbers.
 class Merges {
  public:
   Merges(const GgufFile& file, const TokenizerVocabulary& vocabulary) : vocabulary_(vocabulary) {
@@ -64,7 +64,8 @@ class Merges {
   std::unordered_map<std::string, int32_t> others_;
 };
 
-/// Replaces bytes without a token. For example, StarCoder's vocabulary lacks the bytes that valid UTF-8 never contains.
+/// This text replaces bytes without a token. For example, StarCoder's vocabulary lacks the bytes that valid UTF-8 never
+/// contains.
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";
 
 /// Byte-level encoder: each byte of a piece becomes one letter (letter_of_byte).
@@ -133,8 +134,8 @@ class ByteBpeEncoder final : public Encoder {
   std::vector<Token> replacement_;  // ids of kReplacement, for bytes without a token
 };
 
-/// Character-level encoder with U+2581 for spaces. Pieces are the lines of a text and the runs of line breaks between
-/// lines.
+/// Character-level encoder with U+2581 for spaces. The pieces are the lines of a text, and the runs of line breaks
+/// between lines.
 class TextBpeEncoder final : public Encoder {
  public:
   TextBpeEncoder(const GgufFile& file, const TokenizerVocabulary& vocabulary)
@@ -152,7 +153,8 @@ class TextBpeEncoder final : public Encoder {
 
  private:
   void append_piece(std::string_view piece, bool breaks, std::vector<Token>& ids) const {
-    // Merges cannot produce the tokens of several line breaks.
+    // Merging cannot produce tokens that consist of several line breaks, so a run of line breaks is looked up as one
+    // token.
     if (const Token token = breaks ? vocabulary_.find(piece) : -1; token >= 0) return ids.push_back(token);
     std::vector<Symbol> symbols;
     for (size_t at = 0; at < piece.size(); at += symbols.back().length) {

@@ -1,5 +1,5 @@
-// The part that differs between kinds of tokenizers: encoding a text without special tokens. Encoders refer to the
-// vocabulary, which must outlive them. Immutable; any number of threads may use an encoder.
+// An encoder converts a text without special tokens into token ids. Each kind of tokenizer has its own encoder.
+// Encoders refer to the vocabulary, which must outlive them. Immutable; any number of threads may use an encoder.
 #pragma once
 
 #include <memory>
@@ -18,12 +18,12 @@ class Encoder {
   virtual void append(std::string_view text, std::vector<Token>& ids) const = 0;
 };
 
-/// SentencePiece: merges pieces by score. `space_prefix` puts a space before each text.
+/// SentencePiece: merges pieces by score. If `space_prefix` is true, the encoder puts a space before each text.
 std::unique_ptr<Encoder> make_spm_encoder(const TokenizerVocabulary& vocabulary, bool space_prefix);
 
 struct PretokenizerKind;
-/// Merges pairs in the order of tokenizer.ggml.merges. Throws InvalidArgument for a merge without two parts, and if a
-/// byte of U+FFFD has no token.
+/// Merges pairs in the order of tokenizer.ggml.merges. Throws InvalidArgument if a merge does not have two parts, or if
+/// a byte of U+FFFD has no token.
 std::unique_ptr<Encoder> make_byte_bpe_encoder(const GgufFile& file, const TokenizerVocabulary& vocabulary,
                                                const PretokenizerKind& pre);
 /// Like make_byte_bpe_encoder(), but for characters instead of bytes. Each line of the text is a piece. Characters

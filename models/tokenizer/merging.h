@@ -11,8 +11,8 @@
 
 namespace shoal::models {
 
-/// A range of a text, with the indices of its neighbours (kNone at the ends). Length 0: the symbol was merged into
-/// another symbol.
+/// A range of a text, with the indices of its neighbours (kNone at the ends). Length 0 means that the symbol was merged
+/// into another symbol.
 struct Symbol {
   static constexpr size_t kNone = static_cast<size_t>(-1);
   size_t start = 0, length = 0;
@@ -34,7 +34,7 @@ inline void link(std::vector<Symbol>& symbols) {
   }
 }
 
-/// Merges `symbols` in place. `rank(left, right)` returns std::optional<MergedPair>; nullopt if the pair is never
+/// Merges `symbols` in place. `rank(left, right)` returns std::optional<MergedPair>: nullopt for a pair that is never
 /// merged.
 template <class Rank>
 void merge(std::vector<Symbol>& symbols, const Rank& rank) {
@@ -58,7 +58,7 @@ void merge(std::vector<Symbol>& symbols, const Rank& rank) {
     queue.pop();
     Symbol& left = symbols[pair.left];
     Symbol& right = symbols[pair.right];
-    // Skips an outdated pair: one of its symbols has been merged since.
+    // Skips an outdated pair: one of its symbols was merged after the pair was queued.
     if (left.length == 0 || right.length == 0 || left.length + right.length != pair.length) continue;
     left.length = pair.length;
     left.id = pair.merged.id;

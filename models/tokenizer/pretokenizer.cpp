@@ -11,7 +11,7 @@
 namespace shoal::models {
 namespace {
 
-// White space in Unicode. PCRE2's \s also matches U+180E.
+// White space in Unicode. S replaces PCRE2's \s, which also matches U+180E.
 #define S R"(\t-\r\x{85}\p{Z})"
 #define CONTRACTION R"((?i:'s|'t|'re|'ve|'m|'ll|'d))"
 #define ENDS "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -22,7 +22,7 @@ namespace {
 // End of a word. As in Oniguruma, superscripts and fractions of Latin-1 belong to words.
 #define NO_WORD R"((?![\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}]))"
 
-/// Replaces \s and \S, inside and outside of character classes, by S.
+/// Replaces \s and \S by classes of the characters in S, inside and outside of character classes.
 std::string with_spaces(std::string_view expression) {
   std::string out;
   bool in_class = false;
@@ -60,7 +60,7 @@ constexpr std::string_view kQwen35 =
     CONTRACTION R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)" ENDS;
 constexpr std::string_view kTekken = R"([^\r\n\p{L}\p{N}]?[)" UPPER "]*[" LOWER R"(]+|[^\r\n\p{L}\p{N}]?[)" UPPER
                                      "]+[" LOWER R"(]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" ENDS;
-// A word is a run of capital letters followed by a run of small letters, with an optional contraction. One of the runs
+// A word is a run of capital letters, then a run of small letters, then an optional contraction. One of the two runs
 // may be empty.
 #define CAPITALS_AND_WORDS                                                                                 \
   R"([^\r\n\p{L}\p{N}]?[)" UPPER "]*[" LOWER "]+" CONTRACTION R"(?|[^\r\n\p{L}\p{N}]?[)" UPPER "]+[" LOWER \
@@ -79,7 +79,7 @@ constexpr std::string_view kDeepseek3 =
 constexpr std::string_view kNumber = R"((?<!\p{Nd})\p{Nd}++)" NO_WORD;
 constexpr std::string_view kShortGroup = R"(\A\p{Nd}{1,2}(?=(?:\p{Nd}{3})++\z))";
 constexpr std::string_view kHanAndKana = "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+";
-// Letters with capital and small forms, as listed by the publishers.
+// Letters that have a capital and a small form. The publishers of the models list these letters.
 #define CASED                                                                                                 \
   R"(\x{41}-\x{5a}\x{61}-\x{7a}\x{b5}\x{c0}-\x{d6}\x{d8}-\x{f6}\x{f8}-\x{1ba}\x{1bc}-\x{1bf}\x{1c4}-\x{293})" \
   R"(\x{295}-\x{2af}\x{370}-\x{373}\x{376}-\x{377}\x{37b}-\x{37d}\x{37f}\x{386}\x{388}-\x{38a}\x{38c})"       \
@@ -111,17 +111,17 @@ constexpr std::string_view kYoutuScripts =
     R"(\x{3001}-\x{303f}\x{fe30}-\x{fe4f}]+|[\x{3105}-\x{312f}]+|[\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+)";
 constexpr std::string_view kViking = R"( ?[^(\s|.,!?\x{2026}\x{3002}\x{ff0c}\x{3001}\x{964}\x{6d4}\x{60c})]+)";
 // `(?=(\d{3})+(?!\d))` cuts a number before each group of three digits, counted from the end of a run of digits.
-// kLastGroup, kShortGroup and kGroup do the same in linear time. kLastGroup matches from the last group of a run (or
-// the beginning of the number) to the next cut. The match may contain number characters that are not digits, and runs
-// without a group.
+// kLastGroup, kShortGroup and kGroup cut in the same places in linear time. kLastGroup matches from the last group of a
+// run (or from the beginning of the number) to the next cut. The match may contain number characters that are not
+// digits, and runs of fewer than three digits.
 constexpr std::string_view kLastGroup =
     R"((?:\p{Nd}{3}(?!\p{Nd})|\A\p{Nd}{1,2}(?!\p{Nd})|\A(?=[\p{Nl}\p{No}])))"
     R"((?:[\p{Nl}\p{No}]++\p{Nd}{1,2}(?!\p{Nd}))*+(?:[\p{Nl}\p{No}]++(?:\p{Nd}{1,2}(?=(?:\p{Nd}{3})++(?!\p{Nd})))?)?)";
 constexpr std::string_view kGroup = R"(\p{Nd}{3}(?=\p{Nd}))";
 
 const std::vector<PretokenizerKind>& kinds() {
-  // whole_pieces is `ignore_merges` of the published tokenizer.json. It is also true for models published with
-  // tiktoken, which looks up whole pieces before merging. docs/models.md lists the sources.
+  // whole_pieces is `ignore_merges` of the published tokenizer.json. whole_pieces is also true for models published
+  // with tiktoken, because tiktoken looks up whole pieces before merging. docs/models.md lists the sources.
   static const std::vector<PretokenizerKind> all{
       kind({"llama-bpe", "llama3", "llama-v3", "pixtral", "lfm2", "falcon3", "midm-2.0"}, {kLlama3}, true, true),
       kind({"glm4", "glm5", "chatglm-bpe", "dbrx"}, {kLlama3}, true),
@@ -225,7 +225,7 @@ Pretokenizer::Pretokenizer(const std::vector<std::string>& expressions) {
     const auto* text = reinterpret_cast<PCRE2_SPTR>(expression.data());
     Expression made{
         std::unique_ptr<pcre2_code, FreeCode>(pcre2_compile(text, expression.size(), options, &error, &at, nullptr))};
-    check(made.code != nullptr, "bad expression {} at {}: {}", expression, at, message_of(error));
+    check(made.code != nullptr, "bad regular expression {} at byte {}: {}", expression, at, message_of(error));
     pcre2_jit_compile(made.code.get(), PCRE2_JIT_COMPLETE);  // if this fails, matching is slower
     expressions_.push_back(std::move(made));
   }

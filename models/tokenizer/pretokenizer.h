@@ -1,11 +1,11 @@
-// Divides a text into pieces before byte-pair merging, so that no token extends beyond a piece. tokenizer.ggml.pre
-// names an entry of a table. Each entry is a list of regular expressions, which were published with the models. Each
-// expression divides the pieces of the previous expression into its matches and the text between matches. No text is
-// dropped.
+// Divides a text into pieces before byte-pair merging, so that no token extends beyond a piece. The key
+// tokenizer.ggml.pre names an entry of a table. Each entry is a list of regular expressions, which were published with
+// the models. Each expression divides every piece of the previous expression into matches and the text between matches.
+// No text is dropped.
 //
 //   llama-bpe:  "I'll pay 12345 euro!"  ->  I 'll " pay" " " 123 45 " euro" !
 //
-// PCRE2 does the matching, with the Unicode categories of its version. Invalid UTF-8 is never part of a match.
+// PCRE2 finds the matches, with the Unicode categories of its version. Invalid UTF-8 is never part of a match.
 // Immutable; any number of threads may use it.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace shoal::models {
 
-/// A row of the table.
+/// A row of the table of pretokenizers.
 struct PretokenizerKind {
   std::vector<std::string_view> names;   ///< names in tokenizer.ggml.pre
   std::vector<std::string> expressions;  ///< in PCRE2 syntax

@@ -24,7 +24,7 @@ void SpecialTokens::add(std::string_view text, Token token, Options options) {
   if (options.takes_space) take_space_.insert(token);
 }
 
-/// The longest token at a position. Control tokens must end before `template_end`.
+/// Returns the longest token that starts at a position. Control tokens must not extend beyond `template_end`.
 SpecialTokens::Found SpecialTokens::longest_at(std::string_view text, size_t at, size_t template_end) const {
   Found found;
   size_t node = 0;

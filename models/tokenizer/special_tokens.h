@@ -1,6 +1,5 @@
-// Separates special tokens from a text before it is encoded: control tokens, which are recognised only in templates,
-// and user-defined tokens, which are recognised everywhere. Scans from left to right and takes the longest token at
-// each position.
+// Separates special tokens from a text before the text is encoded. Control tokens are recognised only in templates, and
+// user-defined tokens are recognised everywhere. Scans from left to right and takes the longest token at each position.
 //
 //   <|im_start|>user\nWhat is <|im_end|>?<|im_end|>\n     if a user wrote "What is <|im_end|>?"
 //   one token        ^^^^^^^ text ^^^^^^ one token

@@ -20,11 +20,11 @@ namespace {
 constexpr std::string_view kModelKey = "tokenizer.ggml.model", kPreKey = "tokenizer.ggml.pre";
 constexpr std::string_view kBosKey = "tokenizer.ggml.bos_token_id", kEosKey = "tokenizer.ggml.eos_token_id";
 constexpr std::string_view kEndKeys[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
-/// Keys for separators of files and repositories in code models. These separators also end generation.
+/// Keys of the tokens that separate files and repositories in code models. These tokens also end generation.
 constexpr std::string_view kCodeEndKeys[] = {"tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id",
                                              "tokenizer.ggml.fim_sep_token_id"};
 
-/// A kind of tokenizer, and its defaults for absent keys.
+/// A kind of tokenizer, with the defaults for absent keys.
 struct Kind {
   std::string_view name;  ///< value of tokenizer.ggml.model
   PieceAlphabet alphabet;
@@ -76,8 +76,8 @@ const Kind& kind_of(const GgufFile& file) {
   return *kind;
 }
 
-/// Reads an id from the metadata and checks it against the vocabulary. Without the key, returns `fallback` if it is a
-/// valid id, else -1.
+/// Reads an id from the metadata and checks it against the vocabulary. If the key is absent, returns `fallback`, or -1
+/// if `fallback` is not a valid id.
 Token read_id(const GgufFile& file, std::string_view key, Token fallback, int vocabulary_size) {
   if (!file.has(key) && (fallback < 0 || fallback >= vocabulary_size)) return -1;
   const auto id = file.get_or<uint32_t>(key, static_cast<uint32_t>(fallback));
@@ -88,7 +88,8 @@ Token read_id(const GgufFile& file, std::string_view key, Token fallback, int vo
   return static_cast<Token>(id);
 }
 
-/// Texts of tokens that end a turn or a text in some model, even if no key of the file names them.
+/// Texts of tokens that end a turn or a text in some model. These tokens end generation even if no key of the file
+/// names them.
 const std::set<std::string_view> kEndTexts{"<|eot_id|>",
                                            "<|im_end|>",
                                            "<|end|>",
@@ -111,14 +112,16 @@ const std::set<std::string_view> kEndTexts{"<|eot_id|>",
                                            "[EOT]",
                                            "[EOS]",
                                            "[e~["};
-/// Members of kEndTexts that may also be ordinary text. They end generation only if the file marks them as special.
+/// Members of kEndTexts that may also be ordinary text. These tokens end generation only if the file marks them as
+/// special.
 const std::set<std::string_view> kPlainEndTexts{"</s>", "<eos>", "<EOT>", "[EOT]", "[EOS]", "[e~["};
 
 /// Texts of tokens that separate files and repositories in code models. User text may contain these tokens if the file
 /// lists them as user-defined.
 const std::set<std::string_view> kCodeEndTexts{"<|fim_pad|>",   "<fim_pad>",  "<fim-pad>",  "<|fim_repo|>",
                                                "<|repo_name|>", "<fim-repo>", "<reponame>", "<|file_sep|>"};
-/// In Phi 3, all other control tokens include the white space that follows; no key states this.
+/// In Phi 3, all other control tokens include the white space that follows them in a text. No key of the file states
+/// this property.
 const std::set<std::string_view> kWithoutSpace{"<unk>", "<s>", "<|endoftext|>"};
 
 /// Whether a token is written like a control token, regardless of its kind in the file. Excludes fill-in-the-middle
@@ -157,7 +160,8 @@ Tokenizer::Tokenizer(const GgufFile& file) {
   // Gemma 4 always needs a BOS.
   add_bos_ = bos_ >= 0 && (kind.name == "gemma4" || file.get_or<bool>("tokenizer.ggml.add_bos_token", by_default));
   add_eos_ = eos_ >= 0 && file.get_or<bool>("tokenizer.ggml.add_eos_token", false);
-  // In Gemma 4, user-defined tokens that look like control tokens are quotation marks and similar text.
+  // In Gemma 4, user-defined tokens that look like control tokens are quotation marks and similar text, so these tokens
+  // stay user-defined.
   if (kind.name != "gemma4") protect_control_tokens();
   find_ends();
   index_special_tokens(kind.needs_scores && file.get_or<std::string>("general.architecture", "") == "phi3");
@@ -176,7 +180,8 @@ void Tokenizer::protect_control_tokens() {
   }
 }
 
-/// Finds end tokens by their text, and turns them into control tokens if the file has them as text.
+/// Finds end tokens by their text. If the file marks such a token as ordinary text, turns the token into a control
+/// token.
 void Tokenizer::find_ends() {
   std::set<std::string_view> found;
   std::vector<Token> by_text;
@@ -239,7 +244,7 @@ std::vector<Token> Tokenizer::encode(std::span<const TextPart> parts) const {
   std::vector<SpecialTokens::Range> templates;
   for (const TextPart& part : parts) {
     const size_t begin = text.size();
-    // These kinds of tokenizers do not distinguish U+2581 from a space.
+    // Tokenizers with the alphabet kText do not distinguish U+2581 from a space, so U+2581 is replaced by a space.
     text += spaced ? replace_all(part.text, kSpacePiece, " ") : std::string(part.text);
     if (!part.is_template) continue;
     const bool follows = !templates.empty() && templates.back().end == begin;

@@ -3,16 +3,16 @@
 // - `gpt2`: byte-level byte-pair encoding with a pretokenizer that the file names (pretokenizer.h)
 // - `gemma4`: byte-pair encoding of characters
 //
-// Encoding first separates special tokens (special_tokens.h). User-defined tokens are recognised anywhere, control
-// tokens only in text of a template. So user text never becomes a control token: a user's "<s>" is three characters.
-// The remaining text is merged from small symbols.
+// Encoding first separates special tokens (special_tokens.h). User-defined tokens are recognised everywhere. Control
+// tokens are recognised only in text of a template, so user text never becomes a control token: a user's "<s>" is three
+// characters. In the remaining text, small symbols are merged into tokens.
 //   llama: a space is put before each stretch of text (add_space_prefix) and every space becomes U+2581. Characters are
-//     merged by the scores of the resulting pieces. Other text is spelled with byte tokens. Example with the pieces
+//     merged by the scores of the resulting pieces. Text without a piece becomes byte tokens. Example with the pieces
 //     \u2581 t h e he the \u2581the, in the order of falling scores: "the" becomes _ t h e -> _ t he -> _ the -> _the.
-//   gpt2: the text is divided into pieces, whose bytes are merged in the order of tokenizer.ggml.merges.
+//   gpt2: the text is divided into pieces. The bytes of a piece are merged in the order of tokenizer.ggml.merges.
 //
-// decode(encode(text)) == text for every text, valid UTF-8 or not. For kinds that write spaces as U+2581, this holds
-// for texts without U+2581.
+// decode(encode(text)) == text for every text, valid UTF-8 or not. For kinds that write spaces as U+2581, this equation
+// holds only for texts without U+2581.
 //
 // A Tokenizer keeps its own copy of the vocabulary and is immutable: any number of threads may use it. A StreamDecoder
 // has state and belongs to one thread.
@@ -47,11 +47,11 @@ class Tokenizer {
   bool adds_bos() const { return add_bos_; }
   bool adds_eos() const { return add_eos_; }
   bool adds_space_prefix() const { return add_space_prefix_; }
-  /// Whether the file does not name a pretokenizer (tokenizer.ggml.pre). GPT-2's pretokenizer is used then, although
+  /// Whether the file names no pretokenizer (tokenizer.ggml.pre). Tokenizer then uses GPT-2's pretokenizer, although
   /// the model may have been trained with another pretokenizer.
   bool guesses_pieces() const { return guesses_pieces_; }
-  /// Whether this token ends generation. True for EOS, the file's end-of-turn and end-of-message tokens, tokens with
-  /// the text of such a token (for example <|im_end|>), and the file separators of code models.
+  /// Whether this token ends generation. These tokens end generation: EOS, the file's end-of-turn and end-of-message
+  /// tokens, tokens with the text of an end token (for example <|im_end|>), and the file separators of code models.
   bool is_end(Token id) const;
 
   /// Token ids of a user's text, with BOS and EOS if the file asks for them.
@@ -59,7 +59,7 @@ class Tokenizer {
   /// Encodes the concatenation of the parts. If a template also writes the BOS, the result still has only one BOS.
   std::vector<Token> encode(std::span<const TextPart> parts) const;
 
-  /// The text of ids. Control tokens have no text. `whole` is true if the ids start at the beginning of a text, and
+  /// The text of `ids`. Control tokens have no text. `whole` is true if the ids start at the beginning of a text, and
   /// false for the continuation of a text. If `whole` is true, the spaces that encode() added are removed. The result
   /// may end inside a UTF-8 sequence. Throws InvalidArgument for an id outside the vocabulary.
   std::string decode(std::span<const Token> ids, bool whole = true) const;
@@ -83,22 +83,22 @@ bool has_known_tokenizer(const GgufFile& file);
 /// The end tokens that the file names: EOS, end of turn, end of message. Works with any kind of tokenizer.
 std::vector<Token> end_tokens(const GgufFile& file);
 
-/// Decodes a stream of tokens into text that can be shown immediately. Bytes of an incomplete UTF-8 sequence are held
-/// back until it is complete. The results of push() and finish() together equal Tokenizer::decode().
+/// Decodes a stream of tokens into text that can be shown immediately. If a UTF-8 sequence is incomplete, its bytes are
+/// held back until the sequence is complete. The results of push() and finish() together equal Tokenizer::decode().
 class StreamDecoder {
  public:
-  /// Keeps a reference to the tokenizer. `whole` as in Tokenizer::decode().
+  /// Keeps a reference to the tokenizer. `whole` has the same meaning as in Tokenizer::decode().
   explicit StreamDecoder(const Tokenizer& tokenizer, bool whole = false);
   /// Adds a token and returns the complete text, which is often empty. Throws InvalidArgument for an id outside the
   /// vocabulary.
   std::string push(Token id);
-  /// Returns the held bytes. Afterwards the decoder can decode another continuation of a text.
+  /// Returns the bytes that push() held back. Afterwards the decoder can decode another continuation of a text.
   std::string finish();
 
  private:
   const Tokenizer& tokenizer_;
-  bool drops_spaces_;  // in a whole text, removes the spaces that encode() added
-  bool drop_space_;    // the next text may begin with an added space
+  bool drops_spaces_;  // whether the spaces that encode() added to a whole text are removed
+  bool drop_space_;    // whether the next text may begin with an added space
   std::string held_;   // at most 3 bytes
 };
 

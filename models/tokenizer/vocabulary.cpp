@@ -11,7 +11,7 @@
 namespace shoal::models {
 namespace {
 
-// Returns the byte of "<0x0A>", and nullopt for any other text.
+// Returns the byte of a text such as "<0x0A>", and nullopt for texts of another form.
 std::optional<uint8_t> byte_of_piece(std::string_view piece) {
   if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return std::nullopt;
   uint8_t byte = 0;
@@ -25,7 +25,7 @@ bool is_mergeable(TokenKind kind) {
   return kind == TokenKind::kNormal || kind == TokenKind::kUnused || kind == TokenKind::kUndefined;
 }
 
-/// The inverse of letter_of_byte(). If the text contains other characters, as some added tokens do, returns it
+/// The inverse of letter_of_byte(). If the text contains other characters, as some added tokens do, returns the text
 /// unchanged.
 std::string bytes_of_letters(std::string_view text) {
   static const auto bytes = [] {

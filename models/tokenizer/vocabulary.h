@@ -17,7 +17,7 @@ namespace shoal::models {
 
 using Token = int32_t;
 
-/// Numbers as in tokenizer.ggml.token_type.
+/// The numbers are the values of tokenizer.ggml.token_type.
 enum class TokenKind : int32_t { kUndefined, kNormal, kUnknown, kControl, kUserDefined, kUnused, kByte, kCount };
 
 /// U+2581, which replaces spaces in pieces.
@@ -31,15 +31,19 @@ enum class PieceAlphabet : uint8_t {
   kBytes,  ///< one letter per byte (letter_of_byte); control and user-defined tokens are plain text
 };
 
-/// The letter of a byte in byte-level pieces: the character with this number if it is printable (33 to 126, 161 to 172,
-/// 174 to 255). The other 68 bytes are U+0100 to U+0143, in order: "\n" is U+010A, a space U+0120.
+/// The letter of a byte in byte-level pieces. For a printable byte (33 to 126, 161 to 172, 174 to 255), the letter is
+/// the character with the same number. The letters of the other 68 bytes are U+0100 to U+0143, in order: "\n" is
+/// U+010A, and a space is U+0120.
 std::string_view letter_of_byte(uint8_t byte);
 
 class TokenizerVocabulary {
  public:
   /// Reads tokenizer.ggml.tokens, scores and token_type. Without types, pieces such as "<0x0A>" are bytes and all other
-  /// pieces are normal. Throws InvalidArgument if the arrays are empty or differ in length, a score is not a number, or
-  /// a type is unknown. Also throws if `needs_scores` and there are no scores, and with kText if a byte has no token.
+  /// pieces are normal. Throws InvalidArgument in these cases:
+  /// - the arrays are empty or differ in length
+  /// - a score is not a number, or a type is unknown
+  /// - `needs_scores` is true, but the file has no scores
+  /// - the alphabet is kText, but a byte has no token
   TokenizerVocabulary(const GgufFile& file, PieceAlphabet alphabet, bool needs_scores);
 
   TokenizerVocabulary(TokenizerVocabulary&&) = default;
@@ -56,11 +60,11 @@ class TokenizerVocabulary {
   /// Turns a token of another kind into a control token.
   void set_control(Token id);
 
-  /// The token that merging may produce for `text`, or -1. It is not a control, byte or user-defined token.
+  /// The token that merging may produce for `text`, or -1. The token is never a control, byte or user-defined token.
   Token find(std::string_view text) const;
   float score(Token id) const { return scores_[static_cast<size_t>(id)]; }
   Token byte_token(unsigned char byte) const { return byte_tokens_[byte]; }
-  /// Appends the token of `text`, or its byte tokens if there is none. Only for kText.
+  /// Appends the token of `text`. If `text` has no token, appends the byte tokens of its bytes. Only for kText.
   void append_spelled(std::string_view text, std::vector<Token>& ids) const;
   bool is_user_defined(Token id) const { return kind(id) == TokenKind::kUserDefined; }
 

@@ -1,5 +1,5 @@
-// Transport over MPI: messages are non-blocking sends and receives of bytes between the processes started by mpirun or
-// srun. Built as libshoal-mpi.so if MPI's headers are available (cmake/mpi.cmake).
+// Transport over MPI. Messages are non-blocking sends and receives of bytes between the processes that mpirun or srun
+// has started. CMake builds libshoal-mpi.so from this file if MPI's headers are available (cmake/mpi.cmake).
 #include <mpi.h>
 
 #include <algorithm>
@@ -24,12 +24,13 @@ void require_success(int code, std::string_view what) {
   fail<CommError>("MPI {} failed: {}", what, text);
 }
 
-/// MPI's main thread. The thread that initialises MPI must also finalise it, and finalising waits for all processes. A
-/// thread of its own does both, so that no other thread of the program waits. If MPI is never finalised, this thread
-/// waits until the program ends.
+/// The thread that initialises and finalises MPI. MPI requires that one thread makes both calls, and MPI_Finalize()
+/// waits for all processes. A separate thread makes both calls, so that no other thread waits for MPI_Finalize(). If
+/// end() is never called, the separate thread waits until the program ends.
 class MainThread {
  public:
-  /// Returns after MPI_Init_thread; `provided` is MPI's level of thread support. Throws CommError.
+  /// Starts the thread and returns after MPI_Init_thread(). `provided` gets MPI's level of thread support. Throws
+  /// CommError.
   static std::shared_ptr<MainThread> start(int& provided) {
     auto started = std::make_shared<MainThread>();
     std::thread([started, &provided] {
@@ -59,7 +60,7 @@ class MpiTransport final : public Transport {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     require<CommError>(
         provided >= MPI_THREAD_MULTIPLE,
-        "this MPI does not support calls from several threads; use one with MPI_THREAD_MULTIPLE, such as Open MPI");
+        "this MPI does not support calls from several threads; use an MPI with MPI_THREAD_MULTIPLE, such as Open MPI");
     MPI_Comm_rank(MPI_COMM_WORLD, &own_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
   }

@@ -1,1 +1,1 @@
-"""The parts of scripts/gpu_check. They use only Python's standard library."""
+"""The modules of scripts/gpu_check. They use only Python's standard library."""

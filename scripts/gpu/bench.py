@@ -15,10 +15,10 @@ TYPES = ("q4_k_m", "q8_0", "f16")
 EMBD, KV, VOCAB = 4096, 1024, 128256
 BLOCK_BYTES = {"q4_k_m": 144 / 256, "q8_0": 34 / 32, "f16": 2}  # bytes per element of the token embedding
 PROMPT, GENERATED = 512, 128
-DOUBTS = ("smoke", "logits")  # steps whose notes are added to all figures
+DOUBTS = ("smoke", "logits")  # steps whose notes are added to all results
 DOUBTS_OF_TWO = (*DOUBTS, "smoke-two", "logits-two", "streams")
 
-# name, or name and type: (description, target, whether less is better)
+# name of a ratio, or name and type of weights: (description, target, whether a smaller value is better)
 GENERATION = "generation, bytes read per second over the copy rate"
 TARGETS = {
     "generation q4_k_m": (GENERATION, 0.75, False),
@@ -55,8 +55,8 @@ def bench_model(context, limit: float, kind: str, devices: str, step: str) -> Re
 
 
 def rates_of(rows: list[dict]) -> dict:
-    """Rates and sizes from the JSON of `shoal bench`: tokens per second of the prompt and of generation, and the
-    model's size."""
+    """Returns values from the JSON of `shoal bench`: tokens per second of the prompt and of generation, and the size of
+    the model."""
     prompt = next((row for row in rows if row["n_prompt"] == PROMPT and row["n_gen"] == 0), None)
     generation = next((row for row in rows if row["n_gen"] == GENERATED and row["n_prompt"] == 0), None)
     if prompt is None or generation is None:
@@ -82,20 +82,21 @@ def bench_comm(context, limit: float) -> Result:
 
 
 def bytes_per_token(kind: str, model_bytes: int, depth: float) -> float:
-    """Bytes that a token reads: all weights, with one row instead of the whole token embedding, and the f16 cache."""
+    """Bytes that a token reads: all weights except the token embedding, and the f16 cache. The token reads only one row
+    of the embedding."""
     return model_bytes - VOCAB * EMBD * BLOCK_BYTES[kind] + depth * LAYERS[kind] * 2 * KV * 2
 
 
 def flops_of_prompt(kind: str, parameters: int, tokens: int) -> float:
-    """Operations of a prompt. Every token is multiplied by all weights except embedding and head, and the last token
-    also by the head. Attention multiplies each token twice by the tokens before it."""
+    """Number of operations of a prompt. Every token is multiplied by all weights except the embedding and the head. The
+    last token is also multiplied by the head. Attention multiplies each token twice by the previous tokens."""
     weights = parameters - 2 * VOCAB * EMBD
     attention = LAYERS[kind] * 4 * EMBD * tokens * (tokens + 1) / 2
     return 2 * weights * tokens + 2 * VOCAB * EMBD + attention
 
 
 def compute_ratios(figures: dict) -> dict:
-    """The ratios whose figures have all been measured, by name of ratio and model."""
+    """Returns the ratios by name of ratio and model. Omits ratios with a missing measurement."""
     found = {}
     ceiling = figures.get("ceilings", {})
     for kind in TYPES:
@@ -145,6 +146,6 @@ def first_steps() -> list[Step]:
 
 
 def later_steps() -> list[Step]:
-    """The steps of the other models. Each step waits until its model has been written."""
+    """The steps for the other models. Each step waits until its model is written."""
     return [step for kind, limit in (("q8_0", 45), ("f16", 50))
             for step in (logits.step(f"logits-{kind}", ONE, 20, f"logits-{kind}"), bench_step(kind, limit))]  # fmt: skip

@@ -34,7 +34,7 @@ def configure_command(context, arch: str | None) -> list[str]:
     if context.emulated:
         return command
     command += ["-DSHOAL_CUDA=ON", f"-DSHOAL_CUDA_ARCHITECTURES={arch}", "-DSHOAL_CUDA_EMULATED=OFF",
-                "-DSHOAL_WERROR=OFF"]  # any compiler may be used; CI checks warnings
+                "-DSHOAL_WERROR=OFF"]  # warnings depend on the compiler; CI checks them
     nvcc = cuda_tool("nvcc")
     return command + ([f"-DCMAKE_CUDA_COMPILER={nvcc}"] if nvcc else [])
 
@@ -57,14 +57,15 @@ def first_error(output: str) -> str:
 
 
 def build(context, limit: float) -> Result:
-    """Runs the step build. Failed targets stay in `context.broken`; steps that do not need them still run."""
+    """Runs the step build. `context.broken` then contains the failed targets. Steps that need no failed target still
+    run."""
     names, log, end = targets(context), context.log("build"), time.monotonic() + limit
     context.broken = set(names)  # until the targets are built
     require_build_tools(context)
     log.unlink(missing_ok=True)
     configure(context, end, log)
     outcomes = []
-    for group in (names[:2], names[2:]):  # the first two targets allow some steps even if time runs out
+    for group in (names[:2], names[2:]):  # with the first two targets, some steps can run even after a timeout
         outcomes.append(run(build_command(context, group), end - time.monotonic(), log, context.environment(), append=True))
     context.broken = {name for name in names if not file_of(context, name).exists()}
     failed = next((one for one in outcomes if one.status != 0), None)

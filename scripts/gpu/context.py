@@ -1,17 +1,16 @@
-"""State that all steps share: folders, the tested plug-in, the environment of its programs, and problems found so far.
-"""
+"""State that all steps share: folders, the tested plug-in, the environment of programs, and the known problems."""
 import dataclasses
 import os
 import pathlib
 
 from gpu.shell import CheckError, Skip
 
-# A collective that hangs must report a timeout before the limit of its step. The driver reads the other two variables
-# at the first CUDA call (devices/cuda/driver_environment.h).
+# With SHOAL_COMM_TIMEOUT, a collective that hangs reports a timeout before the time limit of its step. The driver reads
+# the two CUDA variables at the first CUDA call (devices/cuda/driver_environment.h).
 GPU_ENVIRONMENT = {"SHOAL_COMM_TIMEOUT": "5", "CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
-LONG_RUN = {"SHOAL_COMM_TIMEOUT": "15"}  # for models, whose ranks start at different times
-# For programs with one device: the kernels (6 MB, 30 MB uncompressed) are not loaded at the start. Kernels that wait
-# for each other need EAGER.
+LONG_RUN = {"SHOAL_COMM_TIMEOUT": "15"}  # for models, because their ranks start at different times
+# For programs with one device. The driver then loads a kernel at its first launch. All kernels together have 6 MB
+# (30 MB uncompressed). Kernels that wait for each other need EAGER.
 LAZY = {"CUDA_MODULE_LOADING": "LAZY"}
 PER_GPU = "SHOAL_CUDA_DEVICES_PER_GPU"
 ONE, TWO = "CUDA0", "CUDA0.0,CUDA0.1"
@@ -27,11 +26,11 @@ class Context:
     models: pathlib.Path
     commit: str = "unknown"
     machine: dict = dataclasses.field(default_factory=dict)  # set by the step environment
-    broken: set[str] = dataclasses.field(default_factory=set)  # targets that no step has provided
-    background: list = dataclasses.field(default_factory=list)  # models being written
+    broken: set[str] = dataclasses.field(default_factory=set)  # targets that the step build or programs lacks
+    background: list = dataclasses.field(default_factory=list)  # processes that write models
     off: tuple[str, ...] = ()  # features that SHOAL_CUDA_OFF disables in all programs
     figures: dict = dataclasses.field(default_factory=dict)  # benchmark results, for the ratios
-    doubts: dict[str, str] = dataclasses.field(default_factory=dict)  # notes for dependent steps, by subject
+    doubts: dict[str, str] = dataclasses.field(default_factory=dict)  # notes for later results, by failed step
 
     @property
     def plugin(self) -> pathlib.Path:
@@ -50,8 +49,8 @@ class Context:
         return self.build / "gpu_check" / f"{step}.log"
 
     def program(self, name: str, with_plugin=True) -> pathlib.Path:
-        """Path of this target's program. Raises Skip if the step build or programs has already reported it as missing.
-        """
+        """Path of the program of this target. Raises Skip if the step build or programs has reported the target as
+        missing."""
         path = self.build / "bin" / name
         for target, file in [(name, path), *([(self.plugin_target, self.plugin)] if with_plugin else [])]:
             if target in self.broken:
@@ -64,7 +63,7 @@ class Context:
         return [self.program("shoal"), command, "--plugin", self.plugin, "--devices", devices, *more]
 
     def environment(self, off=(), **more: str) -> dict:
-        """Environment of all programs, with features disabled."""
+        """Environment for a program. `off`: features that SHOAL_CUDA_OFF disables. `more`: additional variables."""
         features = dict.fromkeys((*self.off, *off))
         env = {"SHOAL_TEST_PLUGIN": str(self.plugin), **(self.emulation() if self.emulated else GPU_ENVIRONMENT),
                **({"SHOAL_CUDA_OFF": ",".join(features)} if features else {}), **more}  # fmt: skip
@@ -74,10 +73,10 @@ class Context:
         return env
 
     def for_devices(self, devices: str) -> dict:
-        """Environment for `shoal` with a model on these devices."""
+        """Environment for `shoal` if it runs a model on these devices."""
         return {**LONG_RUN, **({PER_GPU: "2"} if devices == TWO else {})}
 
     def emulation(self) -> dict:
-        """Environment as in tests/cuda/CMakeLists.txt: room for the kernels of many ranks, without this machine's NCCL.
-        """
+        """Environment of the emulator, as in tests/cuda/CMakeLists.txt. The emulated GPU has enough processors for the
+        kernels of many ranks. The NCCL library is a stand-in."""
         return {"SHOAL_EMULATED_PROCESSORS": "132", "SHOAL_NCCL_LIBRARY": str(self.nccl_standin)}

@@ -13,7 +13,7 @@ class Tests:
     passed: list[str]
     failed: list[str]
     skipped: list[str]
-    unfinished: str | None  # the running test when the program ended
+    unfinished: str | None  # the test that was running when the program ended
 
     def counts(self) -> dict:
         return {"passed": len(self.passed), "failed": len(self.failed), "skipped": len(self.skipped),
@@ -32,7 +32,7 @@ def parse(output: str) -> Tests:
 
 
 def names_in_list(output: str) -> list[str]:
-    """Full names from --gtest_list_tests."""
+    """Returns the full test names in the output of --gtest_list_tests."""
     names, suite = [], ""
     for line in output.splitlines():
         text = line.split("#")[0].rstrip()
@@ -49,7 +49,7 @@ def some(names: list[str], most: int = 3) -> str:
 
 
 def verdict(tests: Tests, outcome: Outcome) -> tuple[bool, str]:
-    """Whether a run of tests passed, and its line for the table."""
+    """Returns whether a run of tests passed, and a description of the run for the table."""
     parts = [f"{len(tests.passed)} passed"]
     if tests.failed:
         parts.append(f"{len(tests.failed)} failed: {some(tests.failed)}")

@@ -1,7 +1,7 @@
-// Records the run times of kernels for the steps times-... of scripts/gpu_check, which compile it. The driver loads it
-// into programs that start with CUDA_INJECTION64_PATH=FILE.so. It asks CUPTI (KERNEL_TIMES_CUPTI) for a record of each
-// kernel, including kernels in graphs. For each record it writes a line to KERNEL_TIMES_FILE: start and end in ns,
-// symbol.
+// Library that records the run times of kernels. The steps times-... of scripts/gpu_check compile this library. The
+// driver loads the library into a program that starts with CUDA_INJECTION64_PATH=FILE.so. The library gets a record of
+// each kernel from CUPTI (KERNEL_TIMES_CUPTI), also for kernels in graphs. For each record, it writes a line to
+// KERNEL_TIMES_FILE: start (ns), end (ns), symbol.
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -11,11 +11,11 @@
 
 namespace {
 
-// Declarations of cupti_activity.h, so that it need not be installed.
+// Declarations from cupti_activity.h. With these copies, the header is not needed.
 constexpr int kConcurrentKernel = 10;
 constexpr uint32_t kForced = 1;
 
-/// Common beginning of CUpti_ActivityKernel4 and all later versions.
+/// The first members of CUpti_ActivityKernel4. All later versions begin with the same members.
 struct Kernel {
   int32_t kind;
   int32_t configuration[3];
@@ -46,7 +46,7 @@ void give_buffer(uint8_t** buffer, size_t* size, size_t* records) {
 void take_buffer(void*, uint32_t, uint8_t* buffer, size_t, size_t used) {
   Kernel* record = nullptr;
   while (used > 0 && next_record(buffer, used, &record) == 0) {
-    if (record->kind != kConcurrentKernel || record->end == 0) continue;  // CUPTI has no times for it
+    if (record->kind != kConcurrentKernel || record->end == 0) continue;  // no kernel, or CUPTI has no times for it
     std::fprintf(file, "%llu %llu %s\n", static_cast<unsigned long long>(record->start),
                  static_cast<unsigned long long>(record->end), record->name);
   }
@@ -66,7 +66,7 @@ bool find(void* library, const char* name, Function& function) {
 
 }  // namespace
 
-/// The driver calls it during its initialisation. After a failure there is no file.
+/// The driver calls this function during its initialisation. After a failure, the function writes no file.
 extern "C" int InitializeInjection() {
   void* library = dlopen(std::getenv("KERNEL_TIMES_CUPTI"), RTLD_NOW);
   if (library == nullptr || !find(library, "cuptiActivityEnable", enable) ||

@@ -1,5 +1,5 @@
-"""Compares the logits of the GPU with those on CPU0. The models have random weights and the same shapes as the models of the
-benchmarks."""
+"""Compares the logits of the GPU with the logits of CPU0. The models have random weights, and the same shapes as the
+models in the benchmarks."""
 import time
 
 from gpu import models
@@ -8,14 +8,15 @@ from gpu.report import FAILED, Result
 from gpu.shell import CheckError, parse_json, run
 from gpu.steps import EMULATED_FACTOR, NEEDS, Step, good
 
-PROMPTS = (40, 300)  # tokens
+PROMPTS = (40, 300)  # prompt lengths in tokens
 MOST_NMSE = 1e-3
 RUN_SECONDS = 8.0  # limit of one run on a GPU
 ALL = 1_000_000  # larger than any vocabulary
 
 
 def top_logits(context, kind: str, devices: str, count: int, limit: float, log: str) -> dict[int, float]:
-    """Logits of the whole vocabulary after a prompt of `count` tokens. The output, a megabyte, has its own log."""
+    """Logits of the whole vocabulary after a prompt of `count` tokens. The output of the run is about a megabyte, so it
+    goes into a separate log."""
     prompt = ",".join(str(3 + i * 7919 % 500) for i in range(count))
     command = context.shoal("run", devices, "-m", models.path_of(context, kind), "--prompt-tokens", prompt, "-n", 1,
                             "-c", 512, "--temp", 0, "--ignore-eos", "--top-logits", ALL, "--output", "json")  # fmt: skip
@@ -38,7 +39,7 @@ def run_seconds(context) -> float:
 
 
 def compare(context, limit: float, devices: str, step: str, kind="logits") -> Result:
-    """Runs a step logits-...: compares the logits after each prompt."""
+    """Runs a step logits-... of gpu_check: compares the logits after each prompt."""
     end = time.monotonic() + limit
     context.doubts[step] = f"the output was not compared (step {step})"  # replaced unless a program fails
     models.find(context, kind, limit)

@@ -15,7 +15,7 @@ from gpu.steps import good
 GPU_FIELDS = ("name", "driver_version", "memory.total", "compute_cap", "clocks.max.sm", "clocks.max.memory",
               "clocks.sm", "power.limit")  # fmt: skip
 CUDA_FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
-PYTHON_SECONDS = 10.0  # limit for the call of a Python that lists its folders
+PYTHON_SECONDS = 10.0  # time limit of a call that lists the folders of a Python installation
 
 
 def cuda_tool(name: str) -> str | None:
@@ -48,7 +48,7 @@ def version_line(tool: str, limit: float, log: pathlib.Path, pattern: str) -> st
 
 
 def package_folders() -> list[pathlib.Path]:
-    """site-packages of this Python and of `python3` and `python` in PATH, which may differ from it."""
+    """Package folders of this Python, and of `python3` and `python` in PATH, which may be other installations."""
     folders = {path for path in sys.path if path.endswith("-packages")}
     code = "import json, sys; print(json.dumps([p for p in sys.path if p.endswith('-packages')]))"
     for name in ("python3", "python"):
@@ -65,7 +65,8 @@ def package_folders() -> list[pathlib.Path]:
 
 
 def library_in_packages(name: str) -> str | None:
-    """Finds nvidia/*/lib/<name> in the folders of Python packages, otherwise in the system's CUDA."""
+    """Searches for nvidia/*/lib/<name> in the folders of Python packages, then for <name> in the system folders of
+    CUDA."""
     patterns = [*(f"{folder}/nvidia/*/lib" for folder in package_folders()), "/usr/local/cuda/lib*",
                 "/usr/local/cuda/extras/CUPTI/lib*", "/usr/lib/x86_64-linux-gnu"]  # fmt: skip
     return next((file for pattern in patterns for file in sorted(glob.glob(f"{pattern}/{name}"))), None)
@@ -75,7 +76,7 @@ NVCC_VERSION = r"release [\d.]+, (\S+)"
 
 
 def build_tools(context) -> dict:
-    """Build tools by name: the path of the program (None if it is missing) and the pattern of its version."""
+    """Build tools by name. A value contains the path of the tool (None if missing) and the pattern of its version."""
     tools = {"compiler": (shutil.which("c++") or shutil.which("g++"), r"\A(.*)"),
              "cmake": (shutil.which("cmake"), r"version (\S+)")}  # fmt: skip
     return tools if context.emulated else {**tools, "nvcc": (cuda_tool("nvcc"), NVCC_VERSION)}
@@ -93,7 +94,7 @@ def require_build_tools(context) -> None:
 
 
 def examine(context, limit: float) -> Result:
-    """The step environment."""
+    """Runs the step environment: describes the machine."""
     log = context.log("environment")
     machine = context.machine
     machine["cores"] = context.jobs
@@ -115,5 +116,5 @@ def examine(context, limit: float) -> Result:
 
 
 def architecture(gpus: list[dict]) -> str:
-    """Architecture of the first GPU in CMake's notation: 90 for compute capability 9.0."""
+    """Architecture of the first GPU in the notation of CMake, such as 90 for compute capability 9.0."""
     return gpus[0]["compute_cap"].replace(".", "")

@@ -1,4 +1,4 @@
-"""Arguments and the order of the steps."""
+"""Parses the arguments and defines the order of the steps."""
 import argparse
 import os
 import pathlib
@@ -18,7 +18,8 @@ MEMORY = pathlib.Path("/dev/shm")
 
 
 def all_steps(emulated: bool, carried=True) -> list[Step]:
-    """All steps. Steps that find the most important failures come first. docs/gpu-status.md has the time budget."""
+    """All steps in order. Steps that detect the most important failures come first. docs/gpu-status.md contains the
+    time budget."""
     every = [
         Step("environment", machine.examine, 20),
         Step("programs", programs.unpack, 40, NEEDS) if carried else Step("build", build.build, 330, NEEDS),
@@ -48,7 +49,7 @@ def find_commit(root: pathlib.Path) -> str:
 
 
 def temporary_models() -> pathlib.Path:
-    """A folder in memory if there is room, because disks may be slow."""
+    """Makes a folder for models. Disks may be slow, so the folder is in memory if the memory has enough free space."""
     roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > models.ALL_BYTES
     return pathlib.Path(tempfile.mkdtemp(prefix="shoal-models-", dir=MEMORY if roomy else None))
 
@@ -57,11 +58,11 @@ def parse_arguments(arguments: list[str], text: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpu_check", description=text,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--pack", type=pathlib.Path, metavar="DIR",
-                        help="build everything, pack it with its libraries into "
+                        help="build all programs, pack them with their libraries into "
                         "DIR, and exit")  # fmt: skip
     parser.add_argument("--arch", default="90", help="architecture of the GPU, for --pack (default: 90)")
     parser.add_argument("--deps", type=pathlib.Path, metavar="DIR",
-                        help="folder written by --pack; its programs are run, and nothing is built")  # fmt: skip
+                        help="run the programs in this folder, which --pack wrote; build nothing")  # fmt: skip
     parser.add_argument("--emulated", action="store_true", help="run the same steps with the emulated plug-in, "
                         "without benchmarks")  # fmt: skip
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="folder for gpu_check.json, summary.txt and "
@@ -69,12 +70,12 @@ def parse_arguments(arguments: list[str], text: str) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float,
                         help="time limit of all steps together (default: 560; with --emulated: 7200)")
     parser.add_argument("--only", metavar="STEP,...",
-                        help="steps to run, separated by commas; bench stands for all steps bench-...")
+                        help="steps to run, separated by commas; bench: all steps whose names begin with bench-")
     parser.add_argument("--list", action="store_true", help="print the names of the steps and exit")
     parser.add_argument("--build", type=pathlib.Path, metavar="DIR",
                         help="build folder (default: build/gpu; with --emulated: build/release)")  # fmt: skip
     parser.add_argument("--models", type=pathlib.Path, metavar="DIR", help="folder of the 8B models; missing models "
-                        "are written and kept there (default: a temporary folder)")  # fmt: skip
+                        "are written there and not removed (default: a temporary folder)")  # fmt: skip
     parser.add_argument("-j", "--jobs", type=int, default=build.jobs(), help="number of parallel build jobs")
     parser.add_argument("--commit", help="name of the tested commit, for machines without git")
     return parser.parse_args(arguments)

@@ -8,7 +8,7 @@ from gpu.report import Result
 from gpu.shell import CheckError, Outcome, Skip, end_group
 from gpu.steps import good
 
-# Number of layers by model. With 32 layers, rounding errors of the CPU alone would exceed the limit of the step logits.
+# Number of layers by model. With 32 layers, the rounding errors of the CPU would exceed the limit of the step logits.
 LAYERS = {"logits": 4, "q4_k_m": 32, "q8_0": 32, "f16": 16, "logits-q8_0": 1, "logits-f16": 1}  # f16: 9.1 GB instead of 16 GB
 FIRST, REST = ("logits", "q4_k_m"), ("logits-q8_0", "logits-f16", "q8_0", "f16")
 FEW_TOKENS = {1: ("--vocab", "8192")}  # keeps models with one layer below 600 MB
@@ -21,7 +21,7 @@ def path_of(context, kind: str) -> pathlib.Path:
 
 
 def start(context, limit: float, kinds=FIRST) -> Result:
-    """Runs a step models or models-rest: starts to write the models in the background."""
+    """Runs the step models or models-rest: starts processes that write the models in the background."""
     context.models.mkdir(parents=True, exist_ok=True)
     python = context.deps / "python" if context.deps else None
     env = {**os.environ, **({"PYTHONPATH": str(python)} if python and python.is_dir() else {})}
@@ -44,7 +44,7 @@ def start(context, limit: float, kinds=FIRST) -> Result:
 
 
 def find(context, kind: str, limit: float) -> pathlib.Path:
-    """The path of a model. Waits until the model is written, up to the limit."""
+    """Returns the path of a model. Waits until the model is written, at most `limit` seconds."""
     path = path_of(context, kind)
     for one in [one for one in context.background if one[0] == kind]:
         _, process, log = one

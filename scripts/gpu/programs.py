@@ -1,4 +1,4 @@
-"""Programs that are built on another machine and copied to the machine with the GPU, with their missing libraries."""
+"""Packs programs with the libraries that the machine with the GPU may lack, and unpacks them on that machine."""
 import io
 import json
 import lzma
@@ -20,21 +20,21 @@ from gpu.steps import good
 ARCHIVE = "programs.tar.xz"
 FACTS = "programs.json"
 HOUR = 3600.0
-# The dictionary is large enough to find the kernels (6 MB compressed, 30 MB uncompressed) again: the plug-in and
-# test_cuda_gpu both contain them.
+# The plug-in and test_cuda_gpu both contain the kernels (6 MB compressed, 30 MB uncompressed). The dictionary is large
+# enough to store the kernels only once.
 COMPRESSION = {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 128 << 20}
 MODELS = "tests/models"  # models that the build of test_models makes
 LIBRARY = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)  # a line of ldd
-# Libraries that are not packed, because every machine has them. Libraries on the GPU's machine, such as NCCL, may need
-# newer versions than the build machine has.
+# Libraries that are not packed, because every machine has them. On the machine with the GPU, other libraries such as
+# NCCL may need newer versions than the build machine has.
 EVERYWHERE = re.compile(r"(ld-linux|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp)\.so)")
-# Python packages for make_model.py. NumPy is missing, because it is compiled for one version of Python.
+# Python packages for make_model.py. The list omits NumPy, because a NumPy package supports only one version of Python.
 WHEELS = ("gguf==0.19.0", "tqdm", "PyYAML")
-MOST_BYTES = 40_000_000  # limit of the archive: with the 26 MB of the tree, the copy stays below 64 MiB
+MOST_BYTES = 40_000_000  # limit of the archive; with the 26 MB of the checkout, a copy is below 64 MiB
 
 
 def pack(context, arch: str, folder: pathlib.Path) -> None:
-    """Builds all targets in context.build and writes the stripped programs with their libraries into the archive."""
+    """Builds all targets in context.build. Writes the stripped programs and their libraries into the archive."""
     log = context.log("programs")
     require_success(run(configure_command(context, arch), HOUR, log), "configure")
     require_success(run(build_command(context, targets(context)), HOUR, log, append=True), f"build, see {log}")
@@ -50,7 +50,7 @@ def pack(context, arch: str, folder: pathlib.Path) -> None:
         text = json.dumps(facts).encode()
         entry = tarfile.TarInfo(FACTS)
         entry.size = len(text)
-        archive.addfile(entry, io.BytesIO(text))  # the first entry, so that it is found at once
+        archive.addfile(entry, io.BytesIO(text))  # the first entry, which can be read without the rest
         for program in files:
             stripped = pathlib.Path(work) / program.name
             require_success(run([strip, "-o", stripped, program], HOUR, log, append=True), f"strip {program.name}")
@@ -59,14 +59,14 @@ def pack(context, arch: str, folder: pathlib.Path) -> None:
         for name, library in sorted(set(LIBRARY.findall(found.output))):
             if not EVERYWHERE.match(name):
                 archive.add(pathlib.Path(library).resolve(), f"lib/{name}")
-        for model in sorted((context.build / MODELS).glob("*-q4_0.gguf")):  # other models are in the tree
+        for model in sorted((context.build / MODELS).glob("*-q4_0.gguf")):  # the checkout contains the other models
             archive.add(model, f"{MODELS}/{model.name}")
 
 
 def pack_wheels(context, folder: pathlib.Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", folder / "python"]
     require_success(run([*pip, *WHEELS], HOUR, context.log("programs"), append=True), "pip")
-    for compiled in (folder / "python").rglob("*.so"):  # for this Python only; PyYAML works without it
+    for compiled in (folder / "python").rglob("*.so"):  # compiled only for this Python; PyYAML does not need it
         compiled.unlink()
 
 
@@ -80,7 +80,8 @@ def report_size(folder: pathlib.Path) -> int:
 
 
 def unpack(context, limit: float) -> Result:
-    """Runs the step programs. Rejects programs of another commit, GPU or build folder, and programs that find no GPU."""
+    """Runs the step programs. Rejects programs of another commit, for another GPU or for another build folder. Also
+    rejects programs that find no GPU."""
     context.broken = set(targets(context))  # until the programs are unpacked
     arch = architecture(context.machine["gpus"])
     end = time.monotonic() + limit
@@ -88,7 +89,7 @@ def unpack(context, limit: float) -> Result:
         with tarfile.open(context.deps / ARCHIVE, "r:xz") as packed:
             facts = json.loads(packed.extractfile(packed.next()).read())
             require_fit(context, facts, arch)
-            shutil.rmtree(context.build / "bin", ignore_errors=True)  # does not write into files that may be running
+            shutil.rmtree(context.build / "bin", ignore_errors=True)  # a running program is not overwritten
             packed.extractall(context.build, filter="data")
     except (AttributeError, KeyError, ValueError, OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
         raise CheckError(f"{context.deps / ARCHIVE} cannot be read ({describe(error)}): pack again") from error
@@ -103,7 +104,7 @@ def unpack(context, limit: float) -> Result:
 
 
 def require_working(tried: Outcome) -> None:
-    """Checks with `shoal devices`, which does not fail if the machine's driver is too old for the plug-in."""
+    """Checks that `shoal devices` lists a GPU. It exits with 0 even if the driver is too old for the plug-in."""
     require_success(tried, "shoal devices")
     if not re.search(r"^CUDA0 ", tried.output, re.MULTILINE):
         raise CheckError(f"shoal devices finds no GPU ({tried.last_line()})")
@@ -127,7 +128,8 @@ def extract_models(context) -> None:
 
 
 def stand_in_for(root: str, real: pathlib.Path) -> str:
-    """Makes the path of the tree on the build machine a link to this tree, because tests look for their data there."""
+    """Makes a link from the path of the checkout on the build machine to this checkout, because the tests search for
+    their data there. Returns a note about problems."""
     if os.path.exists(root):
         return "" if pathlib.Path(root).resolve() == real.resolve() else f"; test data of {root}"
     try:

@@ -1,4 +1,4 @@
-"""The results: a line at the end of each step, a table of all steps, and JSON that is rewritten after every step."""
+"""Reports results: a line after each step, a table of all steps, and a JSON file that is updated after every step."""
 import dataclasses
 import datetime
 import functools
@@ -9,11 +9,11 @@ import pathlib
 from gpu.shell import CheckError
 from measuring import files
 
-OK, FAILED, SKIPPED, MISSED = "ok", "failed", "skipped", "missed"  # missed: a measured ratio misses its target
-LOG_BYTES = 1_000_000  # limit per step in log.txt
-ALL_LOG_BYTES = 8_000_000  # limit of log.txt, because files above 16 MB may not be copied
-LEAST_LOG_BYTES = 20_000  # minimum per step beyond that limit
-MOST_NAMES = 200  # limit per list or table in the JSON
+OK, FAILED, SKIPPED, MISSED = "ok", "failed", "skipped", "missed"  # missed: a ratio did not reach its target
+LOG_BYTES = 1_000_000  # limit of each step's output in log.txt
+ALL_LOG_BYTES = 8_000_000  # limit of log.txt, because some copies omit files above 16 MB
+LEAST_LOG_BYTES = 20_000  # bytes of each step that are written even if log.txt exceeds its limit
+MOST_NAMES = 200  # limit of the length of each list or table in the JSON
 
 
 @dataclasses.dataclass
@@ -36,14 +36,14 @@ def table(results: list[Result]) -> str:
 
 
 def shortened(data):
-    """The first entries of lists and tables, at any depth."""
+    """Shortens all lists and tables in `data` to their first entries."""
     if isinstance(data, dict):
         return {key: shortened(data[key]) for key in list(data)[:MOST_NAMES]}
     return [shortened(one) for one in data[:MOST_NAMES]] if isinstance(data, list) else data
 
 
 def require_own(folder: pathlib.Path) -> None:
-    """Throws CheckError if files with the report's names are not from an earlier check."""
+    """Raises CheckError if a file with the name of an output is not from an earlier check."""
     report = folder / "gpu_check.json"
     nothing = files.Kind(b"\0")
     others = [] if report.is_file() else [folder / "summary.txt", folder / "log.txt"]
@@ -67,7 +67,7 @@ class Report:
         (folder / "log.txt").write_text("")
 
     def begin(self, step: str) -> None:
-        """Writes the name of the running step, for the report of a killed run."""
+        """Writes the name of the running step. If the check is killed, the report contains this name."""
         self.running = step
         self.write()
 
@@ -80,7 +80,7 @@ class Report:
         self.write()
 
     def append_log(self, step: str, log: pathlib.Path) -> None:
-        """Appends the output of a step, without the middle if it is very long."""
+        """Appends the output of a step to log.txt. Omits the middle of a very long output."""
         written = (self.folder / "log.txt").stat().st_size
         most = max(min(LOG_BYTES, ALL_LOG_BYTES - written), LEAST_LOG_BYTES)
         data = log.read_bytes()

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Counts registers, stack and instructions of CUDA kernels in their machine code (SASS). Needs no GPU.
+"""Counts the registers, the stack bytes and the instructions of CUDA kernels in machine code (SASS). Needs no GPU.
 
     scripts/gpu/sass.py build/release/bin/libshoal-cuda.so              prints a table of the hot kernels
-    scripts/gpu/sass.py FILE --kernels 'rope<*>' --kernels 'f<*>'       other kernels, by name
+    scripts/gpu/sass.py FILE --kernels 'rope<*>' --kernels 'f<*>'       prints a table of the kernels with these names
     scripts/gpu/sass.py FILE --check                                    exits with 1 if a limit is exceeded
     scripts/gpu/sass.py FILE --list                                     prints the names of all kernels
 
-FILE is the plug-in, an object file or a cubin. Limits: scripts/gpu/sass_limits.toml. Needs cuobjdump and nvdisasm, from the
-CUDA Toolkit or Python's packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm (scripts/install_python).
+FILE is the plug-in, an object file or a cubin. scripts/gpu/sass_limits.toml contains the limits. The script needs
+cuobjdump and nvdisasm, from the CUDA Toolkit or from the Python packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm
+(scripts/install_python).
 """
 import argparse
 import dataclasses
@@ -35,10 +36,10 @@ COLUMNS = {"registers": "registers", "stack": "stack", "instructions": "instruct
 LIMITED = {"registers", "stack", "first_load", "per_byte"}
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+((?:@!?U?P[T\d]+ +)?([A-Z][\w.]*)[^;]*?) *;", re.MULTILINE)
 BACK = re.compile(r"\b(?:BRA|JMP)\b.*?0x([0-9a-f]+)\)?$")
-HEADING = re.compile(r"^\s*Function(?: :)? (\S+?):?$", re.MULTILINE)  # the line before the code or the resources of a kernel
+HEADING = re.compile(r"^\s*Function(?: :)? (\S+?):?$", re.MULTILINE)  # line before the code or resources of a kernel
 RESOURCES = re.compile(r"\s+REG:(\d+) STACK:(\d+) ")
-# Instructions that read weights, by preference: copies to shared memory, wide loads, any load. WORK: kinds of work, the
-# most significant first.
+# LOADS: instructions that read weights. Copies to shared memory come first, then wide loads, then all loads. WORK:
+# arithmetic instructions, fastest instructions first.
 LOADS = [re.compile(one) for one in (r"UBLKCP|UTMALDG|LDGSTS", r"LDG\..*128", r"LDG")]
 WORK = [re.compile(one) for one in (r"[HQIB]GMMA", r"[HIQ]MMA", r"IDP", r"FFMA|HFMA2")]
 
@@ -46,21 +47,21 @@ WORK = [re.compile(one) for one in (r"[HQIB]GMMA", r"[HIQ]MMA", r"IDP", r"FFMA|H
 @dataclasses.dataclass
 class Kernel:
     symbol: str
-    name: str  # without namespaces and parameters
+    name: str  # demangled name without namespaces and parameters
     registers: int
     stack: int
     code: list[tuple[int, str, str]] = dataclasses.field(default_factory=list)  # address, text, name
 
 
 def element_types(root: pathlib.Path) -> list[str]:
-    """Names of the enumerators of DType, in order."""
+    """Returns the names of the enumerators of DType in order."""
     rows = re.findall(r"^SHOAL_(?:PLAIN\((\w+)\)|QUANTIZED_\w+\(\w+, (\w+),)", (root / "graph/dtypes.def").read_text(),
                       re.MULTILINE)  # fmt: skip
     return [plain.lower() or quantized for plain, quantized in rows]
 
 
 def readable(name: str, types: list[str]) -> str:
-    """`void shoal::cuda::(anonymous namespace)::f<(shoal::DType)0>(int)` becomes `f<f32>`."""
+    """Shortens `void shoal::cuda::(anonymous namespace)::f<(shoal::DType)0>(int)` to `f<f32>`."""
     name = name.replace("(anonymous namespace)::", "")
     name = re.sub(r"\(shoal::DType\)(\d+)", lambda found: types[int(found.group(1))], name)
     name = re.sub(r"\b(?:shoal|cuda|collectives)::", "", re.sub(r"^void ", "", name)).replace("> >", ">>")
@@ -78,7 +79,7 @@ def demangled(symbols: list[str], types: list[str]) -> list[str]:
 
 
 def sections(text: str) -> dict[str, str]:
-    """The text after the heading of each kernel, by symbol."""
+    """Returns the text after the heading of each kernel, by symbol."""
     marks = list(HEADING.finditer(text))
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     return {mark.group(1): text[mark.end() : end] for mark, end in zip(marks, ends)}
@@ -92,7 +93,7 @@ def parse_kernels(resources: str, types: list[str]) -> list[Kernel]:
 
 
 def parse_code(text: str) -> list[tuple[int, str, str]]:
-    """Parses code without the NOPs and the branch to itself at its end."""
+    """Parses the code of a kernel. Omits the NOPs and the branch to itself at the end of the code."""
     code = [(int(address, 16), line, name) for address, line, name in INSTRUCTION.findall(text)]
     while code and (code[-1][2] == "NOP" or branch_target(code[-1]) == code[-1][0]):
         code.pop()
@@ -109,7 +110,7 @@ def first(code: list, pattern: str | re.Pattern) -> int | None:
 
 
 def main_loop(code: list) -> int | None:
-    """Number of instructions in the innermost loop with the most work. Every instruction counts once."""
+    """Number of instructions in the main loop. This is the innermost loop with the most arithmetic instructions."""
     ranges = [(target, one[0]) for one in code if (target := branch_target(one)) is not None and target < one[0]]
     inner = [one for one in ranges if not any(one[0] <= other[0] and other[1] <= one[1] and other != one for other in ranges)]
     bodies = [[one for one in code if begin <= one[0] <= end] for begin, end in inner]
@@ -121,7 +122,8 @@ def main_loop(code: list) -> int | None:
 
 
 def count(kernel: Kernel, bytes_per_pass: int | None = None) -> dict:
-    """The counts of a kernel by the keys of COLUMNS. None if the kernel has no such instruction or loop."""
+    """Returns the counts of a kernel by the keys of COLUMNS. A count is None if the kernel has no such instruction or
+    loop."""
     code = kernel.code
     loop = main_loop(code)
     loads = next((at for kind in LOADS if (at := first(code, kind)) is not None), None)
@@ -131,7 +133,7 @@ def count(kernel: Kernel, bytes_per_pass: int | None = None) -> dict:
 
 
 class Disassembler:
-    """Runs cuobjdump over the parts of a file for one architecture."""
+    """Runs cuobjdump on all cubins in a file that are for one architecture."""
 
     def __init__(self, file: pathlib.Path, arch: str, folder: pathlib.Path):
         packages = [str(one) for folder in package_folders() for one in sorted(folder.glob("nvidia/*/bin"))]
@@ -151,7 +153,7 @@ class Disassembler:
         return done.stdout
 
     def kernels(self, wanted) -> list[Kernel]:
-        """The kernels; those with wanted names include their instructions."""
+        """Returns all kernels. Only kernels with wanted names contain their instructions."""
         found, types = [], element_types(ROOT)
         for part in self.parts:
             here = parse_kernels(self.call("--dump-resource-usage", part), types)
@@ -172,7 +174,7 @@ def shown(value) -> str:
 
 
 def broken_limits(kernels: list[Kernel], limits: dict) -> list[str]:
-    """A line per broken limit: kernel, number and limit."""
+    """Returns a line for each exceeded limit: the kernel, its count and the limit."""
     names = [kernel.name for kernel in kernels]
     lines = [f"{pattern}: no kernel matches; correct scripts/gpu/sass_limits.toml" for pattern in limits
              if not fnmatch.filter(names, pattern)]  # fmt: skip

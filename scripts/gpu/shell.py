@@ -11,21 +11,21 @@ import time
 
 
 class CheckError(Exception):
-    """A step cannot continue; the message is one line for the table."""
+    """A step cannot continue. The message is one line in the table."""
 
 
 class Skip(Exception):
-    """A step has nothing to do; the message says why."""
+    """A step has nothing to do. The message contains the reason."""
 
 
 def describe(error: Exception) -> str:
-    """Type and text in one line for the table."""
+    """Returns the type and the text of an exception as one line in the table."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 @dataclasses.dataclass
 class Outcome:
-    """How a program ended. `status` is negative after a signal and None after the time limit."""
+    """Status and output of a program that has ended. `status` is negative after a signal, and None after a timeout."""
 
     status: int | None
     seconds: float
@@ -48,7 +48,7 @@ class Outcome:
 
 
 def find_tool(name: str, *folders: str | pathlib.Path) -> str | None:
-    """The program with this name in PATH, otherwise in one of the folders."""
+    """Searches for a program in PATH, then in the folders."""
     return shutil.which(name) or shutil.which(name, path=os.pathsep.join(str(folder) for folder in folders))
 
 
@@ -56,7 +56,7 @@ KILL_SECONDS = 10.0
 
 
 def end_group(process: subprocess.Popen) -> None:
-    """Kills a program and its process group. A process that hangs in the driver cannot be killed and is left behind."""
+    """Kills a program and its process group. A process that hangs in the driver cannot be killed, so it is ignored."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -64,7 +64,7 @@ def end_group(process: subprocess.Popen) -> None:
 
 
 def run(command: list, limit: float, log: pathlib.Path, env: dict | None = None, append=False) -> Outcome:
-    """Runs a program up to the limit (seconds). Its stdout and stderr go to the file `log`."""
+    """Runs a program for at most `limit` seconds. The file `log` receives its stdout and stderr."""
     started = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
     words = [str(word) for word in command]
@@ -93,7 +93,7 @@ def require_success(outcome: Outcome, what: str) -> Outcome:
 
 
 def parse_json(outcome: Outcome, what: str):
-    """The JSON in a program's output, which may be surrounded by messages."""
+    """Parses the JSON in a program's output. Messages may come before and after the JSON."""
     require_success(outcome, what)
     starts = [at for at in (outcome.output.find("[\n"), outcome.output.find("{")) if at >= 0]
     if not starts:

@@ -1,4 +1,4 @@
-"""First output: the small model must generate the same tokens on the GPU as on CPU0."""
+"""The first test of generated text: a small model must generate the same tokens on the GPU as on CPU0."""
 import dataclasses
 import json
 import pathlib
@@ -11,22 +11,22 @@ from gpu.steps import EMULATED_FACTOR, NEEDS, Step, good
 
 MODEL = "data/models/tiny-kjv-5m-q8_0.gguf"
 CASES = "data/models/expected/tiny-kjv-5m-q8_0.json"
-LONG_PROMPT = 300  # tokens; enough for warpgroup tiles, split k, and fused q, k and v
+LONG_PROMPT = 300  # number of tokens; enough for warpgroup tiles, split k, and fused q, k and v
 TOKENS, EMULATED_TOKENS = 24, 3
-# CPU logits closer than this are a tie: after rounding either one may be larger.
+# If two CPU logits differ by less than this value, they are a tie: after rounding, either logit may be the larger one.
 TIE = 0.01
 CANDIDATES = 8
 RUN_SECONDS = 15.0  # limit of one run of a program
 
 
 class NoTime(Exception):
-    """Less time than the limit of a run is left, so the run is not started."""
+    """The remaining time is less than the limit of a run, so the run does not start."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
     devices: str
-    prompt: int  # tokens
+    prompt: int  # length in tokens
     off: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -34,7 +34,8 @@ class Run:
 
 
 def prompts(root: pathlib.Path) -> dict[int, list[int]]:
-    """Prompts by length: the first two prompts of the references, and all of their texts repeated."""
+    """Prompts by length: the first two prompts of the references, and a long prompt that repeats the texts of all
+    references."""
     cases = json.loads((root / CASES).read_text())["cases"]
     first, *text = [token for case in cases for token in (*case["prompt_ids"], *case["continuation_ids"])]
     long = [first, *(text * (LONG_PROMPT // len(text) + 1))[: LONG_PROMPT - 1]]
@@ -42,7 +43,8 @@ def prompts(root: pathlib.Path) -> dict[int, list[int]]:
 
 
 def runs(context, devices: str) -> list[Run]:
-    """The runs, first without graphs. The emulator takes 60 ms per token, so it gets fewer long prompts."""
+    """The runs in order. Runs without CUDA graphs come first. The emulator takes 60 ms per token, so it runs fewer long
+    prompts."""
     lengths = list(prompts(context.root))
     found = [Run(devices, length, off) for off in (("graphs",), ()) for length in lengths]
     if context.emulated:
@@ -86,7 +88,7 @@ class Smoke:
         return self.context.figures[key]
 
     def why_wrong(self, one: Run) -> str:
-        """Empty if the tokens are right, or differ only after a tie."""
+        """Describes the wrong tokens of a run. Empty if the tokens are correct or differ only after a tie."""
         expected, prompt = self.expected(one.prompt), self.prompts[one.prompt]
         try:
             found = self.shoal(str(one), one.devices, prompt, self.tokens,
@@ -106,7 +108,7 @@ class Smoke:
         return ""
 
     def gap(self, prompt: list[int], expected: int, found: int) -> float | None:
-        """Difference of the CPU's logits of two tokens; None if one is not a candidate or the CPU fails."""
+        """Difference between the CPU logits of two tokens. None if a token is no candidate, or if the CPU run fails."""
         try:
             logits = dict(self.shoal("logits", "CPU0", prompt, 1, RUN_SECONDS, "--top-logits", CANDIDATES)["top_logits"])
         except CheckError:

@@ -6,21 +6,22 @@ from collections.abc import Callable
 from gpu.report import FAILED, OK, SKIPPED, Report, Result
 from gpu.shell import CheckError, Skip, describe
 
-LEAST_SECONDS = 3.0  # a step with less time is not started
-NEEDS = ("environment",)  # steps that every GPU step needs; Context.program checks the needed build results
-EMULATED_FACTOR = 20  # the emulator is slower, without a limit of ten minutes
+LEAST_SECONDS = 3.0  # a step does not start if less time remains
+NEEDS = ("environment",)  # steps that every GPU step needs; Context.program checks that a needed program exists
+EMULATED_FACTOR = 20  # factor of all time limits on the emulator, which is slower
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """`work(context, limit)` returns a Result (step and seconds are set here), or raises CheckError or Skip."""
+    """A step. `work(context, limit)` returns a Result, or raises CheckError or Skip. run_step() sets the name and the
+    seconds of the Result."""
 
     name: str
     work: Callable
     limit: float
     needs: tuple[str, ...] = ()  # steps that must have passed
-    doubts: tuple[str, ...] = ()  # subjects of Context.doubts, whose notes are added to the result
-    emulated: bool = True  # also runs with --emulated
+    doubts: tuple[str, ...] = ()  # keys of Context.doubts; the result gets the notes of these keys
+    emulated: bool = True  # whether the step also runs with --emulated
 
 
 class Clock:
@@ -47,13 +48,13 @@ def run_step(step: Step, context, clock: Clock, bad: set[str]) -> Result:
         result = Result(step.name, SKIPPED, detail=str(reason))
     except CheckError as error:
         result = Result(step.name, FAILED, detail=str(error))
-    except Exception as error:  # a full disk, unexpected JSON: later steps still run
+    except Exception as error:  # such as a full disk or unexpected JSON; later steps still run
         result = Result(step.name, FAILED, detail=describe(error))
     return dataclasses.replace(result, step=step.name, seconds=clock.now() - started)
 
 
 def run_all(steps: list[Step], context, clock: Clock, report: Report) -> None:
-    """Steps that need a failed or skipped step are skipped."""
+    """Runs all steps. Skips a step if it needs a failed or skipped step."""
     bad: set[str] = set()
     for step in steps:
         report.begin(step.name)
@@ -72,8 +73,8 @@ def with_notes(result: Result, doubts: tuple[str, ...], context) -> Result:
 
 
 def choose(steps: list[Step], only: str | None) -> list[Step]:
-    """The steps in a comma-separated list and the steps that they need. A name also stands for all names that begin
-    with it and a dash."""
+    """Selects the steps in a comma-separated list, and the steps that these steps need. A name NAME also selects all
+    steps NAME-..."""
     if not only:
         return steps
     chosen = set()

@@ -1,4 +1,4 @@
-"""The test steps: GoogleTest programs with the plug-in loaded, and compute-sanitizer."""
+"""The test steps: GoogleTest programs that load the plug-in, and compute-sanitizer."""
 import dataclasses
 import re
 import time
@@ -10,11 +10,12 @@ from gpu.report import FAILED, OK, Result
 from gpu.shell import Outcome, Skip, run
 from gpu.steps import NEEDS, Step, good
 
-ALONE_LIMIT = 20.0  # seconds for a test that is repeated alone
-ALONE_SHARE = 0.35  # fraction of a suite's limit that is reserved for repeated tests
-# The worst case takes 23 s: in three tests, each of 135 waits times out after 50 ms; the GPU's context also starts.
+ALONE_LIMIT = 20.0  # seconds for the repetition of one test
+ALONE_SHARE = 0.35  # fraction of a suite's time limit that is reserved for repetitions
+# The worst case takes 23 s: three tests with 135 waits each, which all time out after 50 ms, and the start of the GPU's
+# context.
 STREAMS_LIMIT = 40.0
-# This test has a bound on wall-clock time, which a slow virtual machine may exceed. A step passes if only this test
+# This test has a limit on wall-clock time, which a slow virtual machine may exceed. A step passes if only this test
 # fails.
 NOISE = {"P2pFailure.EndsLaterWorkAtOnce"}
 SANITIZER_ERROR = re.compile(r"^========= (?!COMPUTE-SANITIZER|[A-Z]+ SUMMARY|Target app|Warning: (?!Race))(\S.*)$",
@@ -23,7 +24,7 @@ SANITIZER_ERROR = re.compile(r"^========= (?!COMPUTE-SANITIZER|[A-Z]+ SUMMARY|Ta
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """Tests of one program."""
+    """Tests of one program: a filter for test names, and an environment."""
 
     program: str
     tests: str
@@ -54,7 +55,8 @@ def run_suite(context, suite: Suite, step: str, limit: float) -> Result:
 
 
 def run_alone(context, suite: Suite, step: str, tests: gtest.Tests, end: float) -> dict:
-    """Repeats failed tests alone, because they may only fail after a test that hung or broke the device."""
+    """Repeats failed and missing tests, each in a separate process. In a shared process, a test may fail because an
+    earlier test hung or broke the device."""
     log, env = context.log(step), context.environment(**suite.env)
     program = context.program(suite.program, suite.with_plugin)
     listed = run([program, f"--gtest_filter={suite.tests}", "--gtest_list_tests"], ALONE_LIMIT, log, env, append=True)
@@ -73,7 +75,7 @@ def run_alone(context, suite: Suite, step: str, tests: gtest.Tests, end: float) 
 
 
 def suite_step(name: str, limit: float, suite: Suite, emulated: Suite | None, *doubts: str) -> Step:
-    """The step of a suite. `emulated`: the suite on the emulator, if there is one."""
+    """The step of a suite. `emulated`: the suite that runs on the emulator; None: the step does not run there."""
     def work(context, left: float) -> Result:
         return run_suite(context, emulated if context.emulated else suite, name, left)
 
@@ -84,7 +86,7 @@ AT_ONCE = re.compile(r"^at once: (.+) (\d+) of (\d+)$", re.MULTILINE)
 
 
 def run_streams(context, limit: float) -> Result:
-    """Checks whether kernels of different streams run concurrently, as collectives between virtual devices require."""
+    """Checks that kernels of different streams run concurrently. Collectives between virtual devices need this."""
     context.doubts["streams"] = "note that the step streams failed"
     outcome, tests = run_gtest(context, Suite("test_cuda_streams", "*", {}, with_plugin=False), "streams", limit)
     passed, detail = gtest.verdict(tests, outcome)
@@ -100,7 +102,7 @@ def run_streams(context, limit: float) -> Result:
 
 
 def run_nccl_one_rank(context, limit: float) -> Result:
-    """NCCL with one rank, which every version supports."""
+    """Tests NCCL with one rank, which every version of NCCL supports."""
     file = context.machine.get("nccl") or library_in_packages("libnccl.so.2")
     if not file:
         raise Skip("no libnccl.so.2 in Python's packages (nvidia-nccl-cu13)")
@@ -112,7 +114,8 @@ SANITIZER_SUMMARY = re.compile(r"^========= (?:ERROR|RACECHECK) SUMMARY: (.*)$",
 
 
 def sanitizer_verdict(outcome: Outcome, tests: gtest.Tests) -> Result:
-    """A run that reached the time limit passes if at least one test ended and nothing was found."""
+    """Returns the result of a run with compute-sanitizer. A run that reached its time limit passes if at least one test
+    ended and the tool found no error."""
     errors = SANITIZER_ERROR.findall(outcome.output)
     summary = SANITIZER_SUMMARY.search(outcome.output)
     data = {**tests.counts(), "errors": errors[:20], "summary": summary.group(1) if summary else None}
@@ -129,8 +132,8 @@ def sanitizer_verdict(outcome: Outcome, tests: gtest.Tests) -> Result:
 
 
 def sanitizer_step(name: str, tool: str, limit: float, tests: str) -> Step:
-    """Loads lazily, because the tool patches every loaded kernel. Excludes collectives: racecheck makes them hang, and
-    memcheck makes them time out."""
+    """A step with compute-sanitizer. The tool patches every loaded kernel, so kernels are loaded lazily. The tests
+    exclude collectives, because they hang under racecheck and time out under memcheck."""
     def work(context, left: float) -> Result:
         program = cuda_tool("compute-sanitizer")
         if not program:
@@ -153,14 +156,15 @@ def streams_step() -> Step:
 
 
 def first_step() -> Step:
-    """The kernels whose instructions only hardware can test."""
+    """Tests the kernels with instructions that only hardware can test."""
     kernels = "*Wgmma*:Mma.*:*P2pProduct*:*/P2p.*:*P2pNorm*"
-    return suite_step("kernels-first", 45, Suite("test_cuda_gpu", kernels), Suite("test_cuda", "Wgmma.*:Mma.*:P2pProduct*"),
+    return suite_step("kernels-first", 45, Suite("test_cuda_gpu", kernels), Suite("test_cuda", "Wgmma.*:Mma.*:*P2pProduct*"),
                       "streams")  # fmt: skip
 
 
 def later_steps() -> list[Step]:
-    """Further suites while time is left; on the emulator, CTest runs the whole suites."""
+    """More suites, which run if enough time remains. On the emulator, the suites are shorter, because CTest runs the
+    whole suites."""
     two, five = {PER_GPU: "2"}, {PER_GPU: "5"}
     two_ranks = {**two, "SHOAL_PROPERTY_RANKS": "2"}
     cases, few = {**two_ranks, "SHOAL_PROPERTY_CASES": "200"}, {**two_ranks, "SHOAL_PROPERTY_CASES": "40"}

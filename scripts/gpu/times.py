@@ -1,4 +1,4 @@
-"""Time of each kernel in a token and in a prompt, measured by CUPTI at nearly full speed."""
+"""Measures the time of each kernel in a token and in a prompt. CUPTI reduces the speed of the program only slightly."""
 import pathlib
 import re
 import shutil
@@ -15,11 +15,11 @@ from gpu.steps import NEEDS, Step, good
 
 TOKENS = 32
 SOURCE = pathlib.Path(__file__).with_name("kernel_times.cpp")
-MOST_SHOWN = 4  # number of kernels in the table's line
+MOST_SHOWN = 4  # number of kernels in the line of the table
 
 
 def injection(context, limit: float, log: pathlib.Path) -> pathlib.Path:
-    """The library that the driver loads into the program."""
+    """Compiles the library that the driver loads into the program. Returns its path."""
     compiler = shutil.which("c++") or shutil.which("g++")
     if not compiler:
         raise Skip("no C++ compiler for kernel_times.cpp")
@@ -30,7 +30,8 @@ def injection(context, limit: float, log: pathlib.Path) -> pathlib.Path:
 
 
 def kernel_times(context, limit: float, name: str, work: list, units: int, off=()) -> Result:
-    """Measures the launches and the time of each kernel. shoal bench runs `units` tokens or prompts with the flags `work`."""
+    """Measures the number of launches and the time of each kernel. `shoal bench` runs with the flags `work`, which
+    select `units` tokens or prompts."""
     log, end = context.log(name), time.monotonic() + limit
     log.unlink(missing_ok=True)
     cupti = library_in_packages("libcupti.so.13")
@@ -50,8 +51,8 @@ def kernel_times(context, limit: float, name: str, work: list, units: int, off=(
 
 
 def own_times(records: str) -> dict[str, tuple[int, int]]:
-    """Launches and nanoseconds by symbol. A kernel may start early and wait for the previous kernel. Its time therefore counts
-    only from the end of the kernel that ended last before it."""
+    """Number of launches, and nanoseconds, by symbol. A kernel may start early and wait for the previous kernel. So its
+    time counts from the end of the previous kernel."""
     found: dict[str, tuple[int, int]] = {}
     previous = 0
     for start, end, symbol in sorted((line.split(" ", 2) for line in records.splitlines()), key=lambda row: int(row[1])):
@@ -62,7 +63,7 @@ def own_times(records: str) -> dict[str, tuple[int, int]]:
 
 
 def summed(found: dict[str, tuple[int, int]], units: int, types: list[str], log: pathlib.Path) -> Result:
-    """Sums the records, and also writes the table into the log."""
+    """Computes the average times per token or prompt. Also writes the table of all kernels into the log."""
     if not found:
         raise Skip("CUPTI saw no kernel")
     kernels = [{"kernel": name, "launches": count / units, "us": ns / 1e3 / units, "us_each": ns / 1e3 / count}

@@ -1,1 +1,1 @@
-"""Several hosts on one machine, for experiments and tests: network namespaces and the cables between them."""
+"""Makes several hosts on one machine, for experiments and tests. The hosts are network namespaces with cables."""

@@ -1,13 +1,13 @@
-"""Network namespaces that act as hosts on one machine. Needs root. Each host has a name, an address and, if there are enough,
-cores of its own. A cable connects each host to a switch, which is another namespace.
+"""Network namespaces that act as hosts on one machine. Needs root. Each host has a name and an address. If there are
+enough cores, each host has its own cores. A cable connects each host to a switch, which is another namespace.
 
     with Hosts(2, rate=1e9, delay=50) as hosts:              # shoal0, shoal1: 10.77.0.1, 10.77.0.2
         subprocess.run(hosts.mpirun(["shoal", "run", ...]), env=hosts.environment())
         hosts.cut(1)                                             # unplugs shoal1
 
-mpirun runs on the first host and starts processes on the other hosts through scripts/hosts/enter. tbf limits the rate at
-both ends of every cable. The delay is added to each frame between two hosts, by netem at the switch. If the kernel lacks
-netem, scripts/hosts/relay.cpp acts as the switch and adds the delay; it is built at its first use.
+mpirun runs on the first host and starts processes on the other hosts through scripts/hosts/enter. tbf limits the rate
+at both ends of every cable. At the switch, netem adds the delay to each frame between two hosts. If the kernel has no
+netem, scripts/hosts/relay.cpp is the switch and adds the delay. The program is built at its first use.
 """
 import contextlib
 import os
@@ -24,13 +24,14 @@ HERE = pathlib.Path(__file__).resolve().parent
 RELAY = HERE.parents[1] / "build/hosts/relay"
 SUBNET, PORT = "10.77.0", "eth0"
 MOST = 32
-# FRAMES, LATENESS: a burst may have two frames, and the bytes of the seconds by which a timer wakes late. Larger bursts
-# would exceed the rate for short messages. QUEUE: longer queues would fill up with data that TCP sends ahead.
+# Limits of tbf. FRAMES: bytes of a burst of two frames. LATENESS: seconds by which a timer wakes late; a burst may
+# contain the bytes of this time. Larger bursts would exceed the rate for short messages. QUEUE: TCP would fill longer
+# queues.
 FRAMES, LATENESS, QUEUE = 3200, 40e-6, "20ms"
 
 
 class NetworkError(Exception):
-    """The setup failed. str() is one line with the remedy."""
+    """The hosts cannot be made. str() is one line with the remedy."""
 
 
 def _tried(*command: object) -> subprocess.CompletedProcess:
@@ -47,7 +48,7 @@ def _do(*command: object) -> str:
 
 
 def microseconds(text: str) -> float:
-    """"50us" -> 50."""
+    """Parses a time: "50us" -> 50."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
     if not found:
         raise ValueError(f"{text!r}: expected a time such as 50us or 1ms")
@@ -55,7 +56,7 @@ def microseconds(text: str) -> float:
 
 
 def bits(text: str) -> float:
-    """"1gbit" -> 1e9 bits per second."""
+    """Parses a rate: "1gbit" -> 1e9 bits per second."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg])bit", text)
     if not found:
         raise ValueError(f"{text!r}: expected a rate such as 1gbit or 100mbit")
@@ -71,14 +72,14 @@ def require_root() -> None:
 
 
 def _namespaces(name: str) -> list[str]:
-    """Network namespaces of the hosts and of their switch."""
+    """Names of the network namespaces of the hosts and of their switch."""
     wanted = re.compile(re.escape(name) + r"(\d+|-switch)")
     words = [line.split()[0] for line in _tried("ip", "netns", "list").stdout.splitlines() if line.strip()]
     return [word for word in words if wanted.fullmatch(word)]
 
 
 def take_down(name: str = "shoal") -> int:
-    """Kills the programs on the hosts with this name, removes the hosts, and returns their number. May be repeated."""
+    """Kills the programs on the hosts with this name, then removes the hosts. Returns the number of removed hosts."""
     require_root()
     spaces = _namespaces(name)
     for space in spaces:
@@ -101,7 +102,7 @@ def built_relay() -> pathlib.Path:
         return RELAY
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
-        raise NetworkError(f"there is no {compiler} to build {source.name} with; scripts/install_deps installs one")
+        raise NetworkError(f"there is no compiler {compiler} for {source.name}; scripts/install_deps installs g++")
     RELAY.parent.mkdir(parents=True, exist_ok=True)
     made = RELAY.with_name(f"relay.{os.getpid()}")
     _do(compiler, "-std=c++20", "-O2", source, "-o", made)
@@ -110,8 +111,8 @@ def built_relay() -> pathlib.Path:
 
 
 class Hosts:
-    """`rate` in bits/s, `delay` in microseconds. Hosts are named `name` with a number from 0 on. Hosts with other names
-    may exist at the same time. Throws NetworkError."""
+    """Makes hosts and removes them. `rate` is in bits/s and `delay` in microseconds. Host names are `name` followed by
+    a number from 0 on. Hosts with other names may exist at the same time. Raises NetworkError."""
 
     def __init__(self, count: int, rate: float | None = None, delay: float = 0, name: str = "shoal"):
         if not 1 <= count <= MOST:
@@ -143,7 +144,7 @@ class Hosts:
 
     @property
     def is_relayed(self) -> bool:
-        """Whether relay.cpp adds the delay."""
+        """Whether relay.cpp is the switch and adds the delay."""
         return self._relay is not None
 
     def host(self, number: int) -> str:
@@ -154,7 +155,7 @@ class Hosts:
         return f"{SUBNET}.{number + 1}"
 
     def cores(self) -> list[str]:
-        """Cores of each host in the format of taskset; empty if there are fewer cores than hosts."""
+        """Cores of each host in the format of taskset. Empty if there are fewer cores than hosts."""
         available = sorted(os.sched_getaffinity(0))
         share = len(available) / self.count
         if share < 1:
@@ -163,26 +164,26 @@ class Hosts:
                 for host in range(self.count)]
 
     def environment(self) -> dict[str, str]:
-        """Environment for the commands of mpirun() and entered()."""
+        """Environment of the commands that mpirun() and entered() return."""
         return {**os.environ, "HOSTS_UP_NAME": self.name, "HOSTS_UP_CORES": " ".join(self.cores())}
 
     def entered(self, number: int, command: Sequence[object]) -> list[str]:
-        """A command that runs another command on a host."""
+        """Returns a command line that runs `command` on a host."""
         return [str(HERE / "enter"), self.address(number), shlex.join(map(str, command))]
 
     def mpirun(self, command: Sequence[object], per_host: int = 1, extra: Sequence[object] = ()) -> list[str]:
-        """The command that runs `command` in `per_host` processes of each host; `extra` are flags for mpirun."""
+        """Returns a command line that runs `command` in `per_host` processes on each host. `extra`: flags of mpirun."""
         hosts = ",".join(f"{self.address(number)}:{per_host}" for number in range(self.count))
         flags = ["--allow-run-as-root", "--host", hosts, "-np", self.count * per_host, "--bind-to", "none",
                  "--mca", "plm_rsh_agent", HERE / "enter", "--mca", "plm_rsh_no_tree_spawn", 1,
                  "--mca", "btl_tcp_if_include", f"{SUBNET}.0/24", "--mca", "oob_tcp_if_include", f"{SUBNET}.0/24"]
         cores = self.cores()
-        if not cores or per_host > len(cores[0].split(",")):  # processes wait for each other's core
+        if not cores or per_host > len(cores[0].split(",")):  # several processes share a core
             flags += ["--mca", "mpi_yield_when_idle", 1]
         return self.entered(0, ["mpirun", *flags, *extra, *command])
 
     def cut(self, number: int) -> None:
-        """Unplugs a host at the switch."""
+        """Disconnects a host from the switch."""
         _do("ip", "-n", self.switch, "link", "set", self.host(number), "down")
 
     def mend(self, number: int) -> None:
@@ -223,7 +224,7 @@ class Hosts:
         return True
 
     def _shape(self, space: str, device: str, delay: float) -> None:
-        """Limits the rate of a device's output."""
+        """Limits the output rate of a network device, and delays its output by `delay` microseconds."""
         parent = ["root"]
         if delay:
             _do("tc", "-n", space, "qdisc", "add", "dev", device, "root", "handle", "1:", "netem", "delay", f"{delay:g}us",

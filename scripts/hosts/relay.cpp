@@ -1,13 +1,12 @@
-// A switch with a delay, for kernels without netem. It forwards Ethernet frames between network interfaces, each frame
-// a fixed time after its arrival. scripts/hosts_up builds the switch and starts it in the namespace that has one end of
-// every cable.
+// An Ethernet switch with a delay, for kernels without netem. The switch forwards each frame a fixed time after its
+// arrival. scripts/hosts_up builds the switch and starts it in the namespace that has one end of every cable.
 //
 //   relay 50 shoal0 shoal1 shoal2      delay in microseconds, interfaces
 //
-// One thread reads packet sockets and sends the frames that are due. Delays count from the arrival time that the kernel
-// reports, so late wake-ups do not add up. Frames are as large as the sender's segmentation offload makes them, and
-// keep the offload header for the receiver (PACKET_VNET_HDR); this allows gigabits per second. The program needs root.
-// A signal ends it.
+// One thread reads packet sockets and sends the frames that are due. The delay of a frame starts at the arrival time
+// that the kernel reports, so late wake-ups do not add up. To reach gigabits per second, the switch forwards large
+// frames before their segmentation, with the offload header of the sender (PACKET_VNET_HDR). The program needs root. A
+// signal ends the program.
 #include <arpa/inet.h>
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
@@ -33,10 +32,10 @@
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-constexpr int64_t kSpin = 8'000;        // ns before a frame is due; a sleep would end too late
-constexpr size_t kOffload = 10;         // bytes of a virtio_net_hdr, whose Linux header is not valid C++
-constexpr size_t kLargest = 80 * 1024;  // a frame before segmentation, with its headers
-constexpr size_t kMost = 8192;          // frames in flight; further frames are dropped, as in any switch
+constexpr int64_t kSpin = 8'000;        // ns of busy waiting before a frame is due, because a sleep would end too late
+constexpr size_t kOffload = 10;         // bytes of a virtio_net_hdr; its Linux header is not valid C++
+constexpr size_t kLargest = 80 * 1024;  // bytes of the largest frame before segmentation, with its headers
+constexpr size_t kMost = 8192;          // limit of frames in flight; the switch drops more frames
 constexpr int kSocketBuffer = 32 << 20;
 
 using Address = std::array<unsigned char, ETH_ALEN>;
@@ -44,7 +43,7 @@ using Address = std::array<unsigned char, ETH_ALEN>;
 struct Frame {
   int64_t due = 0;
   size_t port = 0;
-  size_t size = 0;  // including the virtio header
+  size_t size = 0;  // bytes, including the virtio header
   std::unique_ptr<unsigned char[]> bytes = std::make_unique_for_overwrite<unsigned char[]>(kLargest);
   Address address(size_t offset) const {
     Address address;
@@ -58,7 +57,7 @@ struct Frame {
   std::exit(1);
 }
 
-int64_t now() {  // same clock as the kernel's timestamps
+int64_t now() {  // uses the clock of the kernel's timestamps
   timespec time{};
   clock_gettime(CLOCK_REALTIME, &time);
   return time.tv_sec * kSecond + time.tv_nsec;
@@ -146,7 +145,7 @@ class Relay {
       home_[frame.address(ETH_ALEN)] = frame.port;
       const auto known = home_.find(frame.address(0));
       for (size_t port = 0; port < ports_.size(); ++port) {
-        // Drops frames that cannot be sent now, because a cable is cut or full.
+        // Drops a frame that cannot be sent now, because the cable is disconnected or full.
         if (port != frame.port && (known == home_.end() || known->second == port)) {
           [[maybe_unused]] const ssize_t sent = ::send(ports_[port].fd, frame.bytes.get(), frame.size, MSG_DONTWAIT);
         }
@@ -170,7 +169,7 @@ int main(int count, char** arguments) {
     std::fprintf(stderr, "relay: error: expected a delay in microseconds and two interfaces or more\n");
     return 2;
   }
-  // Takes precedence over programs that compute. They may spin, but this program mostly sleeps.
+  // Gets a higher priority than programs that compute. Those programs may spin, but the switch mostly sleeps.
   const sched_param first{1};
   if (sched_setscheduler(0, SCHED_FIFO, &first) != 0) fail("SCHED_FIFO");
   Relay(static_cast<int64_t>(std::strtod(arguments[1], nullptr) * 1000), count - 2, arguments + 2).run();

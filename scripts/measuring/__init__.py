@@ -1,1 +1,1 @@
-"""Shared parts of the scripts that measure: running the program, journals, tables and charts."""
+"""Modules that several measuring scripts share: calls of the program, journals, tables and charts."""

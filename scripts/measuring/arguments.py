@@ -1,4 +1,4 @@
-"""Flags of a script. A wrong flag gives one line on stderr and exit code 2, as in shoal itself.
+"""Parses the flags of a script. A wrong flag gives one line on stderr and exit code 2, as in shoal.
 
     parser = arguments.Parser(description=__doc__)
     parser.add_argument("-r", type=int)          # script.py: error: argument -r: ...; see script.py --help
@@ -14,8 +14,8 @@ from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """Errors omit the usage, which is far longer. The description is printed unchanged. Flags must not be abbreviated,
-    because a new flag could change the meaning of an abbreviation."""
+    """A parser with short errors: they omit the usage, which is far longer. The description is printed unchanged.
+    Abbreviated flags are errors, because a new flag could change the meaning of an abbreviation."""
 
     def __init__(self, *arguments, **options):
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **options)
 
     def parse_args(self, args=None, namespace=None):
-        """Reports an unknown flag before a missing one."""
+        """Parses the flags. Reports an unknown flag before a missing flag."""
         with self._nothing_required():
             _, unknown = self.parse_known_args(args)
         if unknown:
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def words(text: str) -> list[str]:
-    """Words of a shell command, for flags that contain flags of other programs."""
+    """Parses the words of a shell command, for values that contain flags of other programs."""
     try:
         return shlex.split(text)
     except ValueError:
@@ -56,7 +56,7 @@ def words(text: str) -> list[str]:
 
 
 def positive(kind: type) -> Callable[[str], int | float]:
-    """A finite number of this kind above 0."""
+    """Returns a parser of finite numbers above 0."""
     def parse(text: str) -> int | float:
         value = kind(text)
         if not 0 < value < math.inf:
@@ -74,7 +74,7 @@ def count(text: str) -> int:
 
 
 def numbers(least: int) -> Callable[[str], list[int]]:
-    """Integers separated by commas."""
+    """Returns a parser of integers that are separated by commas and are at least `least`."""
     def parse(text: str) -> list[int]:
         try:
             found = [int(word) for word in text.split(",")]

@@ -1,5 +1,6 @@
-"""Small, legible charts with the same bytes for the same data: no dates, no random ids, and text as text in SVG. The
-colours are from Okabe and Ito and are distinguishable with any colour vision. Series also differ in markers and dashes.
+"""Draws small charts as SVG. The same data gives the same bytes: the files have no dates and no random ids. Text stays
+text. The colours are from Okabe and Ito and are distinguishable with any colour vision. Series also differ in markers
+and dashes.
 
     figure, axes = charts.figure("Generation by share", "share of CPU0", "tokens/s")
     charts.series(axes, 0, x, y, "measured", error=e)
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from measuring import files
 
-if TYPE_CHECKING:  # loads slowly, so it is imported only for drawing
+if TYPE_CHECKING:  # loads slowly, so only the drawing functions import it
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -36,7 +37,7 @@ KIND = files.Kind(b"<", b"stroke-linejoin: round; stroke-linecap: butt")
 
 
 class ChartError(Exception):
-    """str() is one line with the remedy."""
+    """A chart cannot be written. str() is one line with the remedy."""
 
 
 def _pyplot():
@@ -49,7 +50,7 @@ def _pyplot():
 
 def figure(title: str, x: str, y: str, *, columns: int = 1, rows: int = 1,
            size: tuple[float, float] = (7.2, 4.2)) -> "tuple[Figure, Axes]":
-    """A figure and its axes (an array if there are several). Title and labels belong to the first axes."""
+    """Makes a figure and its axes (an array if there are several). The first axes get the title and the labels."""
     made, axes = _pyplot().subplots(rows, columns, figsize=size)
     first = axes if rows * columns == 1 else axes.flat[0]
     label(first, title, x, y)
@@ -64,8 +65,9 @@ def label(axes: "Axes", title: str, x: str, y: str) -> None:
 
 def series(axes: "Axes", number: int, x: Sequence[float], y: Sequence[float], name: str, *,
            error: Sequence[float] | None = None, nearest: float | None = None) -> None:
-    """Draws points in the colour, marker and dashes of series `number`. `nearest`: the smallest possible
-    distance of two points. At larger distances the line is thin and dashed, and the legend explains this."""
+    """Draws points with the colour, marker and dashes of series `number`. `nearest`: the smallest possible distance
+    between two points. Between points with a larger distance, the line is thin and dashed, and the legend explains
+    this."""
     colour = COLOURS[number % len(COLOURS)]
     dashes = DASHES[number % len(DASHES)]
     axes.errorbar(x, y, yerr=error, label=name, color=colour, marker=MARKERS[number % len(MARKERS)],
@@ -79,7 +81,7 @@ def series(axes: "Axes", number: int, x: Sequence[float], y: Sequence[float], na
 
 
 def save(made: "Figure", path: str | os.PathLike) -> None:
-    """Writes an SVG and closes the figure. Throws ChartError."""
+    """Writes an SVG file and closes the figure. Raises ChartError."""
     path = pathlib.Path(path)
     check(path)
     try:
@@ -92,7 +94,7 @@ def save(made: "Figure", path: str | os.PathLike) -> None:
 
 
 def check(path: str | os.PathLike) -> None:
-    """Checks the name of a chart before long work. Throws ChartError."""
+    """Checks the name of a chart before a long measurement. Raises ChartError."""
     suffix = pathlib.Path(path).suffix
     if suffix != ".svg":
         raise ChartError(f"a chart ends in .svg, not '{suffix}': {path}")

@@ -1,5 +1,5 @@
-"""Checks output files before long work, and writes them afterwards.
-No output replaces an input of the script or, without --force, a file that is not of the output's own kind."""
+"""Checks output files before a long measurement, and writes them afterwards. No output replaces an input of the script.
+Without --force, an output replaces only a file of the same kind."""
 import contextlib
 import os
 import pathlib
@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Iterable
 
 
-MOST_READ = 16 << 20  # bytes that are searched for the marks of a kind
+MOST_READ = 16 << 20  # number of bytes that are searched for the marks of a kind
 
 
 class FileError(Exception):
-    """str() is one line with the remedy."""
+    """An output file cannot be written. str() is one line with the remedy."""
     code = 1  # exit code of the script
 
 
@@ -22,7 +22,7 @@ class Refused(FileError):
 
 
 class Kind:
-    """A kind of file: its bytes start with `beginning` after any blanks, and contain the marks."""
+    """A kind of file. After any blanks, its bytes begin with `beginning`. They also contain all marks."""
 
     def __init__(self, beginning: bytes, *marks: bytes):
         self.beginning = beginning
@@ -44,19 +44,19 @@ def is_free(path: str | os.PathLike, kind: Kind) -> bool:
 
 def check_replaced(path: str | os.PathLike, what: str, kind: Kind, inputs: Iterable[str | os.PathLike] = (),
                    force: bool = False) -> None:
-    """Throws Refused if writing the file would destroy one of the inputs, under any name, or, without `force`, a file
-    of another kind."""
+    """Raises Refused if the file is one of the inputs, also under another name. Without `force`, also raises Refused if
+    the file is of another kind."""
     for one in inputs:
         with contextlib.suppress(OSError):
             if os.path.samefile(path, one):
-                raise Refused(f"{path}: this command reads it; name another file for the {what}")
+                raise Refused(f"{path}: is read by this command; name another file for the {what}")
     if not force and not is_free(path, kind):
         raise Refused(f"{path}: is not a {what} of this script, and would be lost; name another file, or replace this one "
                       "with --force")
 
 
 def _found(path: pathlib.Path) -> os.stat_result | None:
-    """Status of the file after following links; None if it does not exist."""
+    """Returns the status of the file, or of the target of a link. None if the file does not exist."""
     try:
         return os.stat(path)
     except FileNotFoundError:
@@ -64,7 +64,7 @@ def _found(path: pathlib.Path) -> os.stat_result | None:
 
 
 def check(path: str | os.PathLike, what: str) -> None:
-    """Checks that a file with this name can be written or replaced. Leaves nothing behind. Throws FileError."""
+    """Checks that a file with this name can be written or replaced, without changing any file. Raises FileError."""
     path = pathlib.Path(path)
     try:
         found = _found(path)
@@ -84,7 +84,7 @@ def check(path: str | os.PathLike, what: str) -> None:
 
 
 def write_text(path: str | os.PathLike, value: str) -> None:
-    """Writes all of the text or nothing, so that readers never see a partial file. Follows links. Throws OSError."""
+    """Writes the whole text or nothing, so readers never see an incomplete file. Follows links. Raises OSError."""
     target = pathlib.Path(path).resolve()
     if target.exists() and not target.is_file():
         raise OSError(0, "it is not a regular file")

@@ -1,4 +1,5 @@
-"""CPU time of other programs during a measurement, counted as in `shoal probe`. Exited child processes count as our own.
+"""Measures the CPU time of other programs during a measurement, as `shoal probe` does. Child processes that have exited
+do not count as other programs.
 
     others = Others()
     with others.watched():
@@ -11,8 +12,8 @@ import pathlib
 import time
 from collections.abc import Iterator
 
-AT_REST = 0.2  # cores that system services and a terminal may use
-TICKS = 0.03  # seconds; the system counts in ticks of 10 ms
+AT_REST = 0.2  # number of cores that system services and a terminal may use
+TICKS = 0.03  # seconds of allowed error, because the system counts in ticks of 10 ms
 BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq and steal; user includes guests
 STAT, OWN_GROUP, GROUPS = "/proc/stat", "/proc/self/cgroup", "/sys/fs/cgroup"
 
@@ -25,8 +26,8 @@ def _lines(path: str | os.PathLike) -> list[str]:
 
 
 def usable_processors(own: str = OWN_GROUP, groups: str = GROUPS) -> int:
-    """Number of processors that this process may use, limited by the quotas of its control group and the parents
-    (version 2), rounded up: "150000 100000" is 2."""
+    """Number of processors that this process may use. The quotas of its control group and of the parent groups (version
+    2) limit this number. A quota is rounded up: "150000 100000" is 2."""
     found = len(os.sched_getaffinity(0))
     place = next((line.removeprefix("0::") for line in _lines(own) if line.startswith("0::")), "/")
     group = pathlib.Path(groups, place.strip("/"))
@@ -38,7 +39,7 @@ def usable_processors(own: str = OWN_GROUP, groups: str = GROUPS) -> int:
 
 
 def busy_seconds(stat: str, processors: set[int], ticks: int) -> float | None:
-    """Busy CPU seconds of these processors since the system started; None if `stat` lacks them."""
+    """Busy CPU seconds of these processors since the system start. None if `stat` does not contain them."""
     rows = {words[0]: words[1:] for words in map(str.split, stat.splitlines()) if words}
     try:
         return sum(int(rows[f"cpu{one}"][column]) for one in processors for column in BUSY_COLUMNS) / ticks
@@ -47,7 +48,8 @@ def busy_seconds(stat: str, processors: set[int], ticks: int) -> float | None:
 
 
 def _others_seconds() -> float | None:
-    """CPU seconds of other programs since an arbitrary time. Processors beyond our quota do not count."""
+    """CPU seconds of other programs since an arbitrary time. The result excludes the seconds of processors above the
+    quota of this process."""
     processors = os.sched_getaffinity(0)
     busy = busy_seconds("\n".join(_lines(STAT)), processors, os.sysconf("SC_CLK_TCK"))
     if busy is None:
@@ -60,11 +62,11 @@ class Others:
     """CPU time of other programs during several runs."""
 
     def __init__(self):
-        self.cores: list[float] = []  # used by other programs, by run; 0 on an idle machine
+        self.cores: list[float] = []  # for each run: number of cores that other programs used; 0 on an idle machine
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Watches one run."""
+        """Measures the CPU time of other programs during one run."""
         began, before = time.monotonic(), _others_seconds()
         yield
         seconds, after = time.monotonic() - began, _others_seconds()

@@ -1,8 +1,8 @@
-"""A journal: a file of results to which a long measurement adds each record at once.
+"""A journal: a file to which a long measurement adds each result immediately.
 
-The file is JSON Lines. The first line holds the settings, {"journal": "tune_split", "version": 1, "settings": {...}}.
-Each further line is a record. A record is on the disk when add() returns. Opening a journal again removes a record that a
-crash has truncated. Only one process at a time may open a journal.
+The format is JSON Lines. The first line contains the settings, {"journal": "tune_split", "version": 1, "settings":
+{...}}. Each of the next lines is a record. When add() returns, the record is on the disk. If a crash has truncated the
+last record, Journal.open() removes it. Only one process at a time can open a journal.
 
     with Journal.open(path, "tune_split", settings) as journal:
         for record in journal.records: ...                # of earlier runs
@@ -20,7 +20,7 @@ LONGEST_HEADER = 1 << 20  # bytes to read from a file that may not be a journal
 
 
 class JournalError(Exception):
-    """A journal that cannot be used; str() is one line with the remedy."""
+    """A journal cannot be used. str() is one line with the remedy."""
 
 
 def _different(before: dict, now: dict) -> str:
@@ -41,8 +41,8 @@ def _value(line: bytes) -> dict | None:
 
 
 def _header(path: str | os.PathLike, line: bytes, own: bytes) -> dict:
-    """Value of the first line; {} if the file is empty or a truncated beginning of `own`, the line that would be
-    written. Any other file is not a journal and is left unchanged."""
+    """Parses the first line. `own`: the first line that this run would write. Returns {} if the file is empty or if its
+    line is a truncated beginning of `own`. Raises JournalError if the file is not a journal."""
     if not line.endswith(b"\n") and own.startswith(line):
         return {}  # truncated, or empty
     value = _value(line) if line.endswith(b"\n") else None
@@ -52,8 +52,8 @@ def _header(path: str | os.PathLike, line: bytes, own: bytes) -> dict:
 
 
 def read(path: str | os.PathLike, own: bytes = b"") -> tuple[dict, list[dict], int]:
-    """The first line, the records, and the number of bytes that they take in the file. `own` is the first line that
-    this run would write. Throws JournalError if a line is not a record, unless it is truncated."""
+    """Returns the first line, the records, and the number of bytes of all these lines. `own`: the first line that this
+    run would write. Raises JournalError if a line is not a record. Ignores a truncated last line."""
     records: list[dict] = []
     with open(path, "rb") as file:
         line = file.readline(LONGEST_HEADER)
@@ -81,7 +81,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: str | os.PathLike, kind: str, settings: dict) -> "Journal":
-        """Creates a journal, or resumes a journal with the same settings."""
+        """Creates a journal, or opens an existing journal with the same settings."""
         path = pathlib.Path(path)
         own = {"journal": kind, "version": VERSION, "settings": json.loads(json.dumps(settings))}
         try:

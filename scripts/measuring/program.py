@@ -1,11 +1,11 @@
-"""Runs the program `shoal` for a measurement. Returns its JSON as Python values, and its failures as one exception.
+"""Runs the program `shoal` for a measurement. Returns its JSON as Python values. Raises ProgramError after a failure.
 
     shoal = Shoal()                                                  # build/release/bin/shoal
     rows = shoal.bench("model.gguf", "CPU0,CPU1", generate=64, tensor_split=[3, 1], environment={"OMP_NUM_THREADS": 1})
     rows[0]["samples_ts"]                                            # tokens/s of each repetition
 
-A child runs in its own session, so that Ctrl-C reaches only this process. If the call ends by a timeout, a signal or the
-death of this process, the child and its children are killed. For the main thread only.
+A child runs in a separate session, so Ctrl-C reaches only this process. After a timeout, a signal or the death of this
+process, the child and its children are killed. Only the main thread may use this module.
 """
 import contextlib
 import copy
@@ -23,16 +23,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class ProgramError(Exception):
-    """The program failed. str() is one line: its last line on stderr, or how it ended."""
+    """The program failed. str() is one line: the last line on stderr, or the exit status."""
 
     def __init__(self, message: str, command: Sequence[str] = (), code: int | None = None):
         super().__init__(message)
         self.command = list(command)
-        self.code = code  # None: it did not start, or did not end in time
+        self.code = code  # None: the program did not start, or did not end in time
 
 
 class Stopped(BaseException):
-    """Ctrl-C or SIGTERM, raised in the main thread. `code` is the exit code for the script."""
+    """Ctrl-C or SIGTERM. It is raised in the main thread. `code`: the exit code of the script."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
@@ -44,8 +44,9 @@ _stopped: Stopped | None = None  # the signal that is being handled
 
 @contextlib.contextmanager
 def signals_stop() -> Iterator[None]:
-    """In this context, SIGINT and SIGTERM raise Stopped. Further signals are ignored while it is handled. Python drops
-    exceptions in some callbacks, such as callbacks around a fork; Shoal.run raises them again."""
+    """In this context, SIGINT and SIGTERM raise Stopped. During the handling of Stopped, more signals are ignored.
+    Python drops exceptions in some callbacks, such as callbacks around a fork. Shoal.run() raises a dropped Stopped
+    again."""
     global _stopped
     wanted = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
 
@@ -66,7 +67,7 @@ def signals_stop() -> Iterator[None]:
 
 
 def ratio_text(shares: Sequence[float]) -> str:
-    """Text for --tensor-split: [18, 6] -> "18,6"."""
+    """Formats shares for --tensor-split: [18, 6] -> "18,6"."""
     return ",".join(f"{share:.6g}" for share in shares)
 
 
@@ -77,7 +78,7 @@ def _die_with_parent() -> None:
 
 
 def _finish(child: subprocess.Popen, limit: float | None) -> tuple[str, str]:
-    """Output of the process until it exits. Throws TimeoutExpired, and Stopped for a dropped signal."""
+    """Waits until the process exits. Returns its output. Raises TimeoutExpired, and Stopped after a dropped signal."""
     deadline = math.inf if limit is None else time.monotonic() + limit
     while True:
         if _stopped is not None:
@@ -101,8 +102,8 @@ def _end(child: subprocess.Popen) -> None:
 
 
 def _why(name: str, code: int, stderr: str, is_launched: bool = False) -> str:
-    """The reason of a failure. With several processes, each may report it, and the launcher adds text between lines of
-    dashes."""
+    """Returns the reason of a failure. With a launcher, each process may report the reason, and the launcher adds text
+    between lines of dashes."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip(" -*\n")]
     if is_launched:
         lines = ([line for line in lines if line.startswith("shoal: error: ")] or lines)[:1]
@@ -117,9 +118,12 @@ def _why(name: str, code: int, stderr: str, is_launched: bool = False) -> str:
 
 
 class Shoal:
-    """The program at `path`, otherwise at $SHOAL_PROGRAM, otherwise the build of the preset `release`. `environment` is
-    added to this process's environment in every call. `timeout` (seconds) is the default of calls. `flag` is the
-    script's flag for the program."""
+    """The program at `path`. Without `path`, the program at $SHOAL_PROGRAM, or the build of the preset `release`.
+
+    - `environment`: variables that every call adds to the environment of this process
+    - `timeout`: default time limit of a call in seconds
+    - `flag`: flag of the script that names the program
+    """
 
     def __init__(self, path: str | os.PathLike | None = None, environment: Mapping[str, object] | None = None,
                  timeout: float | None = None, flag: str = "--shoal"):
@@ -133,15 +137,15 @@ class Shoal:
             raise ProgramError(f"there is no program {self.path}; {remedy}")
 
     def started_by(self, launcher: Sequence[object]) -> "Shoal":
-        """The same program as several processes, started by a launcher: ["mpirun", "-n", "2"]. All processes get the
-        environment of the call, and this process's variables of shoal and OpenMP."""
+        """Returns this program with a launcher that starts several processes, such as ["mpirun", "-n", "2"]. All
+        processes get the environment of the call, and the variables of shoal and OpenMP of this process."""
         several = copy.copy(self)
         several.launcher = [str(word) for word in launcher]
         return several
 
     def run(self, arguments: Sequence[object], environment: Mapping[str, object] | None = None,
             timeout: float | None = None) -> str:
-        """Output on stdout. Throws ProgramError."""
+        """Runs the program. Returns its output on stdout. Raises ProgramError."""
         added = {**self.environment, **(environment or {})}
         command = [*self._start(added), str(self.path), *map(str, arguments)]
         values = {**os.environ, **{name: str(value) for name, value in added.items()}}
@@ -166,7 +170,8 @@ class Shoal:
         return stdout
 
     def _start(self, added: Mapping[str, object]) -> list[str]:
-        """Words of the command before the program. Launchers need different flags to pass variables on."""
+        """Returns the words before the program in the command. The flags that set variables differ between launchers,
+        so the command contains `env`."""
         if not self.launcher:
             return []
         own = {name: value for name, value in os.environ.items()
@@ -174,11 +179,11 @@ class Shoal:
         return [*self.launcher, "env", *(f"{name}={value}" for name, value in {**own, **added}.items())]
 
     def json(self, arguments: Sequence[object], **options) -> dict:
-        """Output of a command that writes one JSON object."""
+        """Runs a command that writes one JSON object. Returns this object."""
         return self._parsed(arguments, self.run(arguments, **options))
 
     def rows(self, arguments: Sequence[object], **options) -> list[dict]:
-        """Output of a command that writes a JSON object per line."""
+        """Runs a command that writes a JSON object per line. Returns these objects."""
         text = self.run(arguments, **options)
         found = [self._parsed(arguments, line) for line in text.splitlines() if line.strip()]
         if not found:
@@ -190,7 +195,7 @@ class Shoal:
               prompt: int | str = 0, generate: int | str = 0, depth: int | str = 0, repetitions: int = 5,
               threads: int | None = None, extra: Sequence[object] = (),
               environment: Mapping[str, object] | None = None, timeout: float | None = None) -> list[dict]:
-        """The rows of `shoal bench -o jsonl` (docs/benchmarks.md), one per test. `extra` are further arguments."""
+        """Runs `shoal bench -o jsonl` (docs/benchmarks.md). Returns a row per test. `extra`: additional arguments."""
         arguments = ["bench", "-m", model, "--devices", devices, "-p", prompt, "-n", generate, "-d", depth,
                      "-r", repetitions, "-o", "jsonl", *self._common(tensor_split, threads), *extra]
         return self.rows(arguments, environment=environment, timeout=timeout)
@@ -198,7 +203,7 @@ class Shoal:
     def plan(self, model: str | os.PathLike, devices: str, *, tensor_split: Sequence[float] | str | None = None,
              context: int = 0, threads: int | None = None, extra: Sequence[object] = (),
              environment: Mapping[str, object] | None = None, timeout: float | None = None) -> dict:
-        """The object of `shoal plan --output json`."""
+        """Runs `shoal plan --output json`. Returns its object."""
         arguments = ["plan", "-m", model, "--devices", devices, "-c", context, "--output", "json",
                      *self._common(tensor_split, threads), *extra]
         return self.json(arguments, environment=environment, timeout=timeout)

@@ -1,4 +1,5 @@
-"""Chooses the Python that runs a script. Needs only the standard library. Call it before importing any package.
+"""Selects the Python that runs a script. Needs only the standard library. Call use_packages() before the first import
+of a package.
 
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
     from measuring import python
@@ -13,8 +14,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def use_packages(script: str, *packages: str) -> None:
-    """Continues in the Python of build/venv if this Python lacks packages. Exits with one line if they are missing
-    there as well."""
+    """If this Python lacks a package, runs the script again with the Python of build/venv. If this is impossible,
+    prints one line and exits with 1."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if not missing:
         return

@@ -1,4 +1,4 @@
-"""Aligned tables and a progress bar by rich: coloured on terminals, plain text elsewhere."""
+"""Prints aligned tables and a progress bar with the package rich. Only the output on terminals is coloured."""
 import contextlib
 import os
 import sys
@@ -17,8 +17,8 @@ def _console(stream: TextIO, **options):
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO | None = None,
                 best: int | None = None) -> None:
-    """Columns whose names begin with "<" are left-aligned, all other columns right-aligned. Row `best` is bold on a
-    terminal. Cells are never truncated, even on a narrow terminal."""
+    """Prints a table. Columns with names that begin with "<" are left-aligned. All other columns are right-aligned. Row
+    `best` is bold on a terminal. Cells are never truncated, even on a narrow terminal."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -37,14 +37,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], stream: T
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table with the alignment of print_table."""
+    """Returns a Markdown table with the alignment of print_table()."""
     rule = ["---" if column.startswith("<") else "--:" for column in columns]
     lines = [[column.removeprefix("<") for column in columns], rule, *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
 class Progress:
-    """Progress of a measurement, and lines next to it. See progress()."""
+    """Shows the progress of a measurement, and prints lines. See progress()."""
 
     def __init__(self, bar, task):
         self._bar, self._task = bar, task
@@ -53,14 +53,14 @@ class Progress:
         self._bar.update(self._task, completed=done, description=what)
 
     def say(self, line: str) -> None:
-        """Prints a line, above the bar on a terminal."""
+        """Prints a line. On a terminal, the line is above the bar."""
         from rich.text import Text
         self._bar.console.print(Text(line), soft_wrap=True)
 
 
 @contextlib.contextmanager
 def progress(total: float | None, stream: TextIO | None = None) -> Iterator[Progress]:
-    """Shows a bar on stderr inside the block if stderr is a terminal; otherwise only the lines of say()."""
+    """Shows a progress bar on stderr during the block if stderr is a terminal. Otherwise, only say() prints lines."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn
     stream = stream or sys.stderr
     columns = [BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(),

@@ -1,7 +1,7 @@
-"""A case: a tiny random model as in its GGUF file, and changes to it that must change its logits.
+"""A case: the content of a GGUF file with a tiny random model, and changes of the file that must change the logits.
 
-Shapes are in GGUF order, the row length first. Weights are calculated from the raw words of PCG64 with exact or correctly
-rounded arithmetic, so that a file has the same bytes on every machine and with every version of NumPy.
+Shapes are in GGUF order: the row length is first. Weights are computed from the raw words of PCG64 with exact or
+correctly rounded arithmetic. So a file has the same bytes on every machine and with every version of NumPy.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """Elements distributed uniformly over centre - spread .. centre + spread. Or the concatenated rows of `parts`,
-    reordered by `rows` if it is given."""
+    """A tensor with random elements, uniform over centre - spread .. centre + spread. If `parts` is given, the tensor
+    has the concatenated rows of these tensors instead. `rows`: the order of these rows."""
 
     shape: tuple[int, ...]
     centre: float = 0.0
@@ -27,7 +27,7 @@ class Tensor:
 
 
 def matrix(*shape, gain=1.0):
-    """A matrix whose results have `gain` squared times the variance of the input's elements."""
+    """A matrix. The variance of its results is `gain` squared times the variance of the input elements."""
     return Tensor(shape, 0.0, gain * math.sqrt(3 / shape[0]))
 
 
@@ -40,7 +40,7 @@ def bias(*shape, spread=0.6):
 
 
 def joined(tensors, names):
-    """The rows of the named tensors in one tensor, with the same elements as in separate tensors."""
+    """Joins the rows of the named tensors into one tensor. The elements are the same as in separate tensors."""
     parts = tuple((name, tensors[name]) for name in names)
     *length, _ = parts[0][1].shape
     return Tensor((*length, sum(part.shape[-1] for _, part in parts)), parts=parts)
@@ -51,10 +51,13 @@ Change = Callable[[np.ndarray, "Case", str], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Mutation:
-    """Changed keys (None removes a key), and changes of the tensors whose whole name matches a regular expression.
+    """A change of a file.
 
-    `config` changes transformers' configuration, for properties that follow from the architecture and are in no file.
-    For files with the same logits: other names of the architecture and of tensors (ends of names), and `extra` tensors.
+    - `keys`: changed keys; None removes a key.
+    - `tensors`: changes of tensors, by a regular expression that matches the whole name of a tensor.
+    - `config`: changes of the transformers configuration, for properties that only the architecture determines.
+    - `architecture`, `names`, `extra`: another name of the architecture, other ends of tensor names, and additional
+      tensors. These changes must not change the logits.
     """
 
     keys: dict = dataclasses.field(default_factory=dict)
@@ -70,15 +73,15 @@ def fill(value) -> Change:
 
 
 def other_order(dims, rope):
-    """An order of a head's rotated elements. With this order, the right kind of rope has the same effect as the wrong kind
-    has with the original order."""
+    """Returns an order of the rotated elements of a head. With this order, the correct kind of rope has the same effect
+    as the wrong kind with the original order."""
     order = np.arange(dims)
     return (order.reshape(2, -1).T if rope == "norm" else order.reshape(-1, 2).T).reshape(-1)
 
 
 def as_other_rope_from(start, stride, dims=None) -> Change:
-    """Like `as_other_rope`, but in each block of `stride` rows only `dims` rows from row `start` on are rotated (default:
-    as many as the keys say)."""
+    """Returns a change like `as_other_rope` for tensors with other rows between the rotated rows. Each block of
+    `stride` rows has `dims` rotated rows from row `start` on. By default, `dims` is the number in the keys."""
 
     def change(values, case, _):
         turned = dims or case.rope_dims
@@ -90,7 +93,8 @@ def as_other_rope_from(start, stride, dims=None) -> Change:
 
 
 def as_other_rope(values, case, name):
-    """Reorders rows of q and k. The right kind of rope then has the same effect as the wrong kind on the original rows."""
+    """Reorders rows of q and k. The correct kind of rope then has the same effect as the wrong kind with the original
+    rows."""
     length = case.head_length
     order = np.arange(length)
     order[: case.rope_dims] = other_order(case.rope_dims, case.rope)
@@ -100,7 +104,7 @@ def as_other_rope(values, case, name):
     return np.concatenate([heads[:, order].reshape(rows.shape), rest])
 
 
-# Keys that llama.cpp's saver writes even if a model does not have them.
+# Keys that llama.cpp writes into a saved file even if the model does not have them.
 ZEROS = """
     attention.compress_ratios attention.indexer.block_size attention.indexer.head_count attention.indexer.types
     attention.key_length_mla attention.kv_lora_rank attention.output_group_count attention.q_lora_rank
@@ -123,16 +127,21 @@ UNSET = dict.fromkeys(ZEROS, 0) | dict.fromkeys(FLOAT_ZEROS, 0.0) | {
     "rope.scaling.yarn_attn_factor": 1.0, "rope.scaling.yarn_beta_fast": 32.0, "rope.scaling.yarn_beta_slow": 1.0,
     "rope.scaling.yarn_ext_factor": -1.0, "ssm.dt_b_c_rms": False,
 }  # fmt: skip
-# Period of the layers without a window, unless a file defines it.
+# Period of the layers without a window, by architecture. A file may define another period.
 PERIODS = {"cohere2": 4, "gemma2": 2, "gemma3": 6, "gpt-oss": 2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """`keys` have no architecture prefix. `rope` is the architecture's kind, "norm" or "neox". Cases with the same
-    `seed` (by default the name) have the same elements in tensors of the same name, and the same prompts. `general`:
-    whether the mutations that all architectures share are included. `ollama`: changes that give the same model as in
-    Ollama's files."""
+    """A model, and the changes of its file.
+
+    - `keys`: the keys without the prefix of the architecture.
+    - `rope`: the kind of rope of the architecture, "norm" or "neox".
+    - `seed`: the default is the name. Cases with the same seed have the same prompts. Their tensors of the same name
+      have the same elements.
+    - `general`: whether the case also has the mutations that all architectures share.
+    - `ollama`: changes that give the same model in the format of Ollama's files.
+    """
 
     name: str
     architecture: str
@@ -154,11 +163,11 @@ class Case:
         return self.keys.get("rope.dimension_count", self.head_length)
 
     def values(self, name) -> np.ndarray:
-        """The tensor's elements, f32, the row length last."""
+        """Returns the elements of a tensor as f32. The row length is the last element of the shape."""
         return self.elements(name, self.tensors[name])
 
     def words(self, purpose, count):
-        """Random 64-bit words."""
+        """Returns `count` random 64-bit words, which depend on the seed and on `purpose`."""
         seed = [zlib.crc32((self.seed or self.name).encode()), zlib.crc32(purpose.encode())]
         return np.random.PCG64(np.random.SeedSequence(seed)).random_raw(count)
 
@@ -171,7 +180,8 @@ class Case:
         return (unit * tensor.spread + tensor.centre).astype(np.float32).reshape(tensor.shape[::-1])
 
     def all_mutations(self) -> dict[str, Mutation]:
-        """The case's own mutations and the general ones: norms, biases, the kind and base of rope, epsilon."""
+        """Returns the mutations of this case, and the general mutations: norms, biases, the kind and the base of rope,
+        and epsilon."""
         found = {}
         if not self.general:
             return self.mutations
@@ -193,12 +203,12 @@ class Case:
         return found | self.mutations
 
     def files(self) -> dict[str, Mutation]:
-        """The mutations that a file can express."""
+        """Returns the mutations that change only the file."""
         return {name: one for name, one in self.all_mutations().items() if not one.config}
 
     def saved(self) -> Mutation:
-        """All keys as llama.cpp's saver writes them; they must not change the logits. Flags of layers are numbers, here
-        in tuples."""
+        """Returns a mutation with all keys that llama.cpp writes into a saved file. These keys must not change the
+        logits. Flags of layers are numbers in such a file, so they are tuples here."""
         found = {key: value for key, value in UNSET.items() if key not in self.keys}
         swa = {"attention.key_length_swa": self.head_length, "rope.dimension_count_swa": self.rope_dims}
         found |= {key: value for key, value in swa.items() if key not in self.keys}
@@ -218,11 +228,11 @@ class Case:
         return Mutation(found)
 
     def same(self) -> dict[str, Mutation]:
-        """Changes to the file that must give the same logits."""
+        """Returns the changes of the file that must not change the logits."""
         return {"saved": self.saved()} | ({"ollama": self.ollama} if self.ollama else {})
 
     def fused(self, name):
-        """The same model with q, k and v in one tensor."""
+        """Returns a case with the same model, but with q, k and v in one tensor."""
         tensors = {}
         for of, tensor in self.tensors.items():
             if of.endswith(("attn_q.weight", "attn_q.bias")):
@@ -233,7 +243,7 @@ class Case:
         return dataclasses.replace(self, name=name, tensors=tensors, seed=self.name)
 
     def write(self, path, mutation=Mutation()):
-        """Writes the file and replaces `path`."""
+        """Writes the file to `path`. Replaces an existing file."""
         architecture = mutation.architecture or self.architecture
         writer = gguf.GGUFWriter(path, architecture)
         writer.add_license("cc0-1.0")
@@ -264,7 +274,7 @@ class Case:
 
 
 def add_key(writer, name, value):
-    """A tuple becomes an array of u32."""
+    """Adds a key. A tuple is written as an array of u32."""
     if isinstance(value, tuple):
         kind = gguf.GGUFValueType
         writer.add_key_value(name, list(value), kind.ARRAY, kind.UINT32)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Writes the tiny random models of the reference cases, the same bytes everywhere.
+"""Writes the tiny random models of the reference cases. The files have the same bytes on every machine.
 
     scripts/reference/make_models.py FOLDER                        # every case: FOLDER/CASE.gguf
     scripts/reference/make_models.py FOLDER --mutations            # and CASE.MUTATION.gguf, CASE.saved.gguf, ...
     scripts/reference/make_models.py FOLDER --only 'qwen2|gemma3'  # only cases whose whole name matches
     scripts/reference/make_models.py FOLDER --check tests/models/references
 
-tests/models/references contains the expected logits. A mutation changes one element of the formula (a bias, a norm, the
-window, the kind of rope) in the file and must change the logits. CASE.saved has the keys as llama.cpp saves them, and
-CASE.ollama the names and keys of Ollama's files; neither may change the logits. --check fails unless the references were
-made with the same bytes.
+tests/models/references contains the expected logits. A mutation changes one element of the formula in the file, such as
+a bias, a norm, the window or the kind of rope. It must change the logits. CASE.saved has the keys of a file that
+llama.cpp has saved, and CASE.ollama has the names and keys of Ollama's files. Both files must give the same logits as
+CASE. --check fails if a reference was made from a different model file.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from cases import CASES  # noqa: E402
 
 
 def check(model, reference):
-    """Exits unless the reference was made with the same bytes."""
+    """Exits with an error if the reference was made from a file with other bytes."""
     try:
         wanted = gguf.GGUFReader(reference).fields["reference.sha256"].contents()
     except (OSError, KeyError, ValueError) as error:
@@ -47,7 +47,7 @@ def main():
     parser.add_argument("--only", default=".*", metavar="PATTERN",
                         help="regular expression that must match the whole name of a case")
     parser.add_argument("--check", type=pathlib.Path, metavar="REFERENCES",
-                        help="folder with references; fail unless they were made with the same bytes")
+                        help="folder with references; the script fails if a reference belongs to another model file")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     chosen = [case for case in CASES if re.fullmatch(args.only, case.name)]

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Writes the logits of the tiny models of make_models.py, computed by Hugging Face transformers.
+"""Computes the logits of the tiny models of make_models.py with Hugging Face transformers, and writes them into files.
 
     python3 -m venv venv && venv/bin/pip install -r scripts/requirements-reference.txt
     venv/bin/python scripts/reference/make_references.py tests/models/references
     venv/bin/python scripts/reference/make_references.py tests/models/references --only 'gemma.*'
 
-Writes for each case the ids of prompts of 1, 7 and 300 tokens and rows of their logits, computed in float64. Also checks
-that single steps with a cache give the same logits, that a run in float32 is close, and that each mutation changes the
-logits. Exits with 1 if a check fails.
+The file of a case contains the token ids of prompts with 1, 7 and 300 tokens, and some rows of their logits. The logits
+are computed in float64. The script also checks three conditions, and exits with 1 if a check fails:
+
+- Single steps with a cache give the same logits.
+- The logits in float32 are similar.
+- Each mutation changes the logits.
 """
 
 import argparse
@@ -39,13 +42,13 @@ BUILDERS = {
     "qwen3next": gated_delta.qwen3next, "qwen35": gated_delta.qwen35, "qwen35moe": gated_delta.qwen35moe,
 }  # fmt: skip
 PROMPTS = {1: [0], 7: list(range(7)), 300: sorted({*range(0, 300, 13), 298, 299})}
-# Limits as NMSE: effect of a mutated file, effect of a configuration change (tests tolerate 1e-9), and noise of a run
-# in float32.
+# Limits as NMSE: the smallest effect of a mutated file, the smallest effect of a configuration change (tests tolerate
+# 1e-9), and the largest noise of a run in float32.
 FILE_EFFECT, CONFIG_EFFECT, LARGEST_NOISE = 1e-5, 1e-8, 1e-10
 
 
 class Float64(TorchFunctionMode):
-    """Runs the parts that a model requests in float32 (norms, softmax, rope) in float64."""
+    """Replaces float32 by float64 in the operations for which a model requests float32: norms, softmax, rope."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         def wide(value):
@@ -88,7 +91,7 @@ def prompt(case, length):
 
 
 def write(case, answers, digest, path):
-    """Writes the reference; `digest` identifies the bytes of the file."""
+    """Writes the reference of a case. `digest`: hash of the bytes of the model file."""
     writer = gguf.GGUFWriter(path, "reference")
     writer.add_license("cc0-1.0")
     writer.add_string("reference.case", case.name)
@@ -108,7 +111,7 @@ def write(case, answers, digest, path):
 
 
 def check(case, folder, failures):
-    """Returns the case's logits and the digest of its file. Appends failed checks to `failures`."""
+    """Checks a case. Returns its logits and the hash of its file. Appends failed checks to `failures`."""
 
     def complain(wrong, text):
         print(f"  {text}{' ***' if wrong else ''}")
@@ -143,7 +146,7 @@ def main():
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     transformers.logging.set_verbosity_error()
-    torch.set_num_threads(1)  # the models are tiny
+    torch.set_num_threads(1)  # tiny models gain nothing from more threads
     failures = []
     with tempfile.TemporaryDirectory() as temporary:
         for case in CASES:

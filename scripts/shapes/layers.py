@@ -1,12 +1,12 @@
-"""Contents of an architecture's file: the tensors of each layer, and keys. Names are without "blk.N." and ".weight". Shapes
-have the row length last."""
+"""The tensors of each layer and the GGUF keys of a model, by architecture. Tensor names omit "blk.N." and ".weight".
+The row length is the last element of a shape."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Parts of an architecture's layers in addition to Llama's matrices and norms."""
+    """Tensors in the layers of an architecture that Llama does not have."""
 
     head_norms: bool = False
     biases: bool = False
@@ -81,7 +81,7 @@ def feed_forward(shape, parts, layer):
     ff = shape.dense_ff if shape.experts and not has_experts else shape.ff
     if has_experts:
         yield from linear(parts, "ffn_gate_inp", shape.experts, shape.embd)
-        if ("expert_gating_func", 2) in shape.keys:  # sigmoid scores are corrected for the choice of experts
+        if ("expert_gating_func", 2) in shape.keys:  # with sigmoid scores, a bias corrects the selection of experts
             yield "exp_probs_b.bias", (shape.experts,)
     for part, rows, row in (("gate", ff, shape.embd), ("up", ff, shape.embd), ("down", shape.embd, ff)):
         yield from linear(parts, f"ffn_{part}{suffix}", rows, row, per_expert)
@@ -94,7 +94,7 @@ def feed_forward(shape, parts, layer):
 
 
 def layer_parts(shape, layer):
-    """(name, shape) of each tensor of a layer."""
+    """Yields (name, shape) of each tensor in a layer."""
     parts = ARCHITECTURES[shape.architecture]
     yield "attn_norm", (shape.embd,)
     if shape.latent:
@@ -112,7 +112,7 @@ def full_name(name):
 
 
 def is_matrix(name, dims):
-    """Whether the tensor has a quantised type. Norms, biases, sinks, convolutions and routers are float32."""
+    """Whether the tensor can have a quantised type. Norms, biases, sinks, convolutions and routers are float32."""
     return len(dims) > 1 and not name.endswith(".bias") and "ffn_gate_inp" not in name and "ssm_conv1d" not in name
 
 
@@ -130,7 +130,7 @@ def add_key(writer, key, value):
 
 
 def more_keys(shape):
-    """Keys of optional parts."""
+    """Yields the keys of optional features."""
     if shape.latent:
         one = shape.latent
         if one.query_rank:
@@ -165,7 +165,7 @@ def more_keys(shape):
 
 
 def add_keys(writer, shape):
-    """Adds all keys of the architecture."""
+    """Adds all keys of the architecture to the file."""
     writer.add_vocab_size(shape.vocab)
     writer.add_context_length(shape.ctx)
     writer.add_embedding_length(shape.embd)

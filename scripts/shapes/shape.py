@@ -1,22 +1,22 @@
-"""Sizes of models, and presets of well-known ones."""
+"""Sizes of models, and presets for well-known models."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Latent:
-    """Attention with one latent row per token: sizes of the rows and of a head's parts."""
+    """Sizes of attention with one latent row per token. Sizes are numbers of elements."""
 
     query_rank: int  # 0: queries have full rank
     rank: int
-    plain: int  # number of unrotated elements in a head's key
-    turned: int
+    plain: int  # unrotated elements of a head's key
+    turned: int  # rotated elements of a head's key
     value: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Recurrent:
-    """Layers with a recurrent state: all except every `interval`th."""
+    """Sizes of layers with a recurrent state. Every `interval`th layer has attention instead."""
 
     interval: int
     key_heads: int
@@ -47,7 +47,7 @@ class Shape:
     rope_dims: int = 0  # number of rotated elements of a head; 0: all
     latent: Latent | None = None
     recurrent: Recurrent | None = None
-    keys: tuple[tuple[str, object], ...] = ()  # further keys, without the architecture's prefix
+    keys: tuple[tuple[str, object], ...] = ()  # additional keys, without the prefix of the architecture
 
     @property
     def head_dim(self):

@@ -1,1 +1,1 @@
-"""The search of scripts/tune_split.py, which docs/tuning.md explains."""
+"""The modules of scripts/tune_split.py. docs/tuning.md explains the search."""

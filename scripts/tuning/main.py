@@ -1,4 +1,4 @@
-"""The work of scripts/tune_split.py after its command line: runs the search and writes the results."""
+"""Runs the search of scripts/tune_split.py and writes the results. tune_split.py parses the command line."""
 import argparse
 import contextlib
 import datetime
@@ -19,15 +19,15 @@ from tuning.search import End, Search, Step
 from tuning.splits import Grid, units_of
 from tuning.trials import Objective, Trials, level
 
-USAGE = 2  # exit code of the program for unknown flags, with which every trial would fail
-NOISE = 0.1  # relative standard error of the best score above which no profile is written
+USAGE = 2  # exit code of `shoal` after an unknown flag; every trial would fail with this flag
+NOISE = 0.1  # if the relative standard error of the best score is larger, no profile is written
 OWN_VARIABLES = {"SHOAL_PROGRAM"}  # variables that do not change measurements
 PROFILE = files.Kind(b"{", b'"tensor_split"', b'"version"')
 ANY = files.Kind(b"")
 
 
 class Failure(Exception):
-    """str() is one line for the user; `code` is the exit code of the script."""
+    """The script cannot continue. str() is one line for the user. `code`: exit code of the script."""
 
     def __init__(self, message: str, code: int = 1):
         super().__init__(message)
@@ -35,7 +35,7 @@ class Failure(Exception):
 
 
 def tell(line: str) -> None:
-    """Prints to stderr. Measuring continues if stderr is closed."""
+    """Prints a line to stderr. Ignores a closed stderr, so the measurements continue."""
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 
@@ -54,13 +54,14 @@ def tune(arguments: argparse.Namespace) -> int:
 
 
 def _files(arguments: argparse.Namespace) -> dict[str, pathlib.Path | None]:
-    """Rejects files that cannot be written or must not be replaced, before anything is measured."""
+    """Returns the names of the output files. Before any measurement, rejects files that cannot be written or must not
+    be replaced."""
     profile = pathlib.Path(arguments.profile or f"{pathlib.Path(arguments.model).stem}.split.json")
     chart = None if arguments.chart == "none" else pathlib.Path(arguments.chart or profile.with_suffix(".svg"))
     journal = pathlib.Path(arguments.journal or profile.with_suffix(".journal.jsonl"))
     try:
         files.check_replaced(profile, "profile", PROFILE, [arguments.model], arguments.force)
-        files.check_replaced(journal, "journal", ANY, [arguments.model])  # opening the journal rejects other files
+        files.check_replaced(journal, "journal", ANY, [arguments.model])  # Journal.open() rejects files of other kinds
         files.check(profile, "profile")
         if chart is not None:
             charts.check(chart)
@@ -77,7 +78,7 @@ def _files(arguments: argparse.Namespace) -> dict[str, pathlib.Path | None]:
 
 
 class Tuning:
-    """One call of the script. Throws Failure and ProgramError."""
+    """One call of the script. Raises Failure and ProgramError."""
 
     def __init__(self, arguments: argparse.Namespace, names: dict[str, pathlib.Path | None]):
         self._arguments, self._names = arguments, names
@@ -87,7 +88,7 @@ class Tuning:
         setup = Setup(arguments.model, arguments.devices, objective, arguments.n_depth, arguments.threads,
                       arguments.split_mode, tuple(arguments.extra))
         self._program = Program(Shoal(arguments.shoal), setup, arguments.repetitions, arguments.timeout)
-        about = self._program.plan_of(None)  # fails if every trial would fail
+        about = self._program.plan_of(None)  # raises ProgramError if every trial would fail
         devices = len(setup.names())
         units = arguments.units or units_of(about, devices)
         if units < devices:
@@ -97,7 +98,7 @@ class Tuning:
         self._others = Others()
 
     def settings(self) -> dict:
-        """The values that trials must share to be comparable."""
+        """Returns the settings that must be equal for trials to be comparable."""
         setup = self._report.setup
         return {
             "model": os.path.basename(setup.model), "model_bytes": os.path.getsize(setup.model),
@@ -130,7 +131,7 @@ class Tuning:
         return 0
 
     def _prediction(self) -> dict | None:
-        """The shares of `--tensor-split auto` and their rates; None if there is no prediction."""
+        """Returns the shares of `--tensor-split auto` and their predicted rates. None if there is no prediction."""
         setup, sizes = self._report.setup, self._report.setup.sizes()
         try:
             plan = self._program.plan_of("auto", ["--objective", setup.objective.name, "-p", sizes["prompt"],
@@ -145,7 +146,7 @@ class Tuning:
         return {"tensor_split": shares, **{kind: rate["tokens_per_second"] for kind, rate in rates.items() if rate}}
 
     def _take(self, record: dict, retry_failed: bool = False) -> None:
-        """Adds a record of the journal."""
+        """Adds a record of the journal to the trials."""
         if record.get("others") is not None:
             self._others.cores.append(record["others"])
         if "failed" in record and retry_failed:
@@ -189,7 +190,8 @@ class Tuning:
         return {**record, "seconds": round(time.monotonic() - start, 3)}
 
     def _finish(self, ended: End) -> None:
-        """Shows and writes the results. An error with one of them does not prevent the other ones."""
+        """Prints the results, and writes the profile and the chart. After an error in one of these steps, the next
+        steps still run."""
         if doubt := self._others.line():
             tell(f"tune_split: {doubt}")
         failures, closed = [], None
@@ -210,7 +212,7 @@ class Tuning:
             raise closed
 
     def _show(self, ended: End) -> None:
-        with failing_with("cannot write to stdout", "check the disk or pipe it goes to"):
+        with failing_with("cannot write to stdout", "check the disk or pipe of stdout"):
             if sys.stdout is None:
                 raise OSError(0, "it is closed")
             if self._arguments.output == "json":
@@ -249,7 +251,7 @@ class Tuning:
 
 @contextlib.contextmanager
 def failing_with(what: str, remedy: str):
-    """An OSError in this context becomes a Failure, except for a closed pipe."""
+    """Converts an OSError in this context into a Failure. Does not convert the BrokenPipeError of a closed pipe."""
     try:
         yield
     except BrokenPipeError:

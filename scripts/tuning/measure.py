@@ -10,7 +10,7 @@ from tuning.trials import Objective, Samples
 
 @dataclass(frozen=True)
 class Setup:
-    """Settings that all runs share."""
+    """Settings that are equal in all runs."""
     model: str
     devices: str  # value of --devices
     objective: Objective
@@ -23,7 +23,7 @@ class Setup:
         return self.devices.split(",")
 
     def sizes(self) -> dict[str, int]:
-        """Numbers of tokens in the tests of the objective."""
+        """Returns the numbers of tokens in the tests of the objective."""
         kinds = self.objective.kinds()
         return {"prompt": self.objective.prompt if "prompt" in kinds else 0,
                 "generate": self.objective.generate if "generation" in kinds else 0, "depth": self.depth}
@@ -33,7 +33,7 @@ class Setup:
 
 
 class Program:
-    """`shoal` with a setup. Throws ProgramError."""
+    """Calls `shoal` with a setup. Raises ProgramError."""
 
     def __init__(self, shoal: Shoal, setup: Setup, repetitions: int, timeout: float):
         self._shoal, self._setup, self._repetitions, self._timeout = shoal, setup, repetitions, timeout
@@ -46,7 +46,7 @@ class Program:
         return self._plans[split]
 
     def plan_of(self, split: Split | str | None, more: Sequence[object] = ()) -> dict:
-        """The complete plan; `split` may be "auto"."""
+        """Returns the complete plan. `split` may also be "auto"."""
         setup, sizes = self._setup, self._setup.sizes()
         context = setup.depth + max(sizes["prompt"], sizes["generate"])
         return self._shoal.plan(setup.model, setup.devices, tensor_split=split, context=context, threads=setup.threads,
@@ -64,7 +64,7 @@ class Program:
 
 
 def lacking(plan: dict) -> str | None:
-    """Explains why a plan does not fit into the devices' memory."""
+    """Explains why a plan does not fit into the memory of the devices. None if the plan fits."""
     if plan["fits"]:
         return None
     lacks = [f"{row['device']} needs {_size(row['total'])} and has {_size(row['free'])}"
@@ -73,7 +73,7 @@ def lacking(plan: dict) -> str | None:
 
 
 def full_devices(plan: dict) -> list[int]:
-    """Indices of the devices with too little memory."""
+    """Returns the indices of the devices with too little memory."""
     return [number for number, row in enumerate(plan["memory"]) if not plan["fits"] and row["total"] > row["free"]]
 
 

@@ -1,4 +1,4 @@
-"""Results of a search: a table, JSON, a profile for `--tensor-split @FILE`, and a chart."""
+"""Writes the results of a search: a table, JSON, a profile for `--tensor-split @FILE`, and a chart."""
 import json
 import math
 import os
@@ -20,7 +20,7 @@ class Report:
     grid: Grid
     trials: Trials
     predicted: dict | None = None  # shares and rates of `--tensor-split auto`
-    about: dict = field(default_factory=dict)  # model type, commit and devices, as named by the program
+    about: dict = field(default_factory=dict)  # a plan, with model type, commit and device descriptions
 
     def _kinds(self) -> tuple[str, ...]:
         return self.setup.objective.kinds()
@@ -30,11 +30,11 @@ class Report:
         return self.trials[even] if even in self.trials and self.trials[even].scores else None
 
     def _versus_even(self, trial: Trial) -> float | None:
-        """The gain over even shares; 0.1: 10 % faster."""
+        """Gain over even shares. A gain of 0.1 means 10 % faster."""
         return math.expm1(trial.score - self._even().score) if trial.scores and self._even() else None
 
     def print_table(self, stream) -> None:
-        """Prints measured splits by score, then failed splits."""
+        """Prints the measured splits in order of their scores, then the failed splits."""
         trials, best = self.trials, self.trials.best()
         columns = ["<split", "<shares", *(f"{kind} t/s" for kind in self._kinds()), f"vs {self.grid.name_of_even()}",
                    "runs", "<why", "<remark"]
@@ -58,8 +58,8 @@ class Report:
         return found
 
     def write_profile(self, path: str | os.PathLike) -> None:
-        """Writes the profile. `--tensor-split @FILE` reads the keys up to "split_mode"; further keys are for readers.
-        Throws OSError."""
+        """Writes the profile. `--tensor-split @FILE` reads the keys up to "split_mode". The keys after it are only
+        information for users. Raises OSError."""
         setup, best, even = self.setup, self.trials.best(), self._even()
         workload = {name: value for name, value in {**setup.sizes(), "threads": setup.threads}.items() if value}
         profile = {
@@ -89,8 +89,9 @@ class Report:
                 "all": [row(trial) for trial in self.trials]}
 
     def write_chart(self, path: str | os.PathLike) -> None:
-        """Writes the chart. With two devices: speed by the first device's share, one panel per kind. With more devices:
-        score by share, one panel per device. Throws charts.ChartError and OSError."""
+        """Writes the chart. With two devices, the chart has one panel per kind of test: speed over the share of the
+        first device. With more devices, the chart has one panel per device: score over the share of the device. Raises
+        charts.ChartError and OSError."""
         names, best = self.setup.names(), self.trials.best()
         title = f"{pathlib.Path(self.setup.model).name} on {self.setup.devices}: best {split_text(best.split)} " \
                 f"of {self.grid.units}"
@@ -134,7 +135,7 @@ class Report:
         self._mark(axes, device, 100, max([100, *parts]))
 
     def _mark(self, axes, device: int, best_at: float, top: float) -> None:
-        """Marks the best split, and even and predicted shares."""
+        """Draws marks for the best split, for even shares and for the predicted shares."""
         best = self.trials.best().split
         axes.plot([self._percent(best, device)], [best_at], marker="o", markersize=12, markerfacecolor="none",
                   linestyle="none", color=charts.COLOURS[1], label=f"best: {split_text(best)}")

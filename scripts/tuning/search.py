@@ -1,19 +1,20 @@
-"""The search: chooses the next split to measure, until no neighbour of the best split is better.
+"""The search: selects the next split to measure, until no neighbour of the best split is better. Origins of the splits:
 
     prediction   the predicted shares
     even         even shares
-    alone        each device alone, if there is no prediction or even shares are better
-    memory       shares in proportion to the devices' memory, if even shares do not fit
-    half         half of the model on each device in turn, if none of these splits works
-    speeds       shares calculated from the measurements so far
-    leap         the last successful move again, then half of it, a quarter of it, ...
+    alone        each device alone, if there is no prediction, or if even shares are faster than the prediction
+    memory       shares in proportion to free memory, if even shares do not fit
+    half         about half of the model on each device in turn, if no earlier split works
+    speeds       shares that are computed from the measurements so far
+    leap         the last successful move again, then half of this move, a quarter, ...
     neighbour    the best split with one unit moved to another device
-    again        the best split again, which shows the noise between runs
+    again        the best split again, to measure the noise between runs
     round        the best split and a contender alternately, until the contender is not better by more than the tolerance
 
-At most `most` splits are measured. Further runs then compare the best of them.
+At most `most` splits are measured. All later runs compare the best of these splits.
 
-Decisions depend only on the trials, so a resumed search continues as if it had not been interrupted.
+Decisions depend only on the trials. So an interrupted search continues with the same decisions as an uninterrupted
+search.
 """
 import math
 from collections.abc import Callable, Iterator
@@ -26,11 +27,11 @@ from tuning.speeds import Speeds
 from tuning.splits import Grid, Split
 from tuning.trials import Trial, Trials
 
-FEWEST_TRIALS = 8  # also the minimum of repeated runs
-FEW_DEVICES = 3  # up to this many devices, all neighbours of the best split are measured
+FEWEST_TRIALS = 8  # minimum of the limit of trials, and of the limit of repeated runs
+FEW_DEVICES = 3  # with at most this number of devices, all neighbours of the best split are measured
 NOT_FIRST = ("half", "speeds", "leap", "neighbour")
 CLIMBING = ("leap", "neighbour")
-ROUNDS = 4  # limit per contender
+ROUNDS = 4  # maximum number of rounds per contender
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,11 @@ class Step:
     origin: str
     key: str = ""
     round: dict | None = None
-    failed: str | None = None  # failure that is known without a run
+    failed: str | None = None  # failure of the split that is known without a run
     full: tuple[int, ...] = ()  # devices with too little memory
 
     def record(self) -> dict:
-        """The journal's record, without the result."""
+        """Returns the record for the journal, without the result."""
         made = {"split": list(self.split), "key": self.key, "origin": self.origin}
         if self.round:
             made["round"] = self.round
@@ -59,7 +60,8 @@ class End:
 
 
 class Search:
-    """`plan` returns the plan of a split as JSON, or throws ProgramError. `most`: limit of measured splits."""
+    """Selects splits. `plan` returns the plan of a split as JSON, or raises ProgramError. `most`: limit of the number
+    of measured splits."""
 
     def __init__(self, grid: Grid, trials: Trials, plan: Callable[[Split], dict], predicted: Split | None = None,
                  most: int | None = None):
@@ -95,7 +97,7 @@ class Search:
         return next((self._step(split, origin) for split, origin in self._starts() if not self._is_known(split)), None)
 
     def _starts(self) -> Iterator[tuple[Split, str]]:
-        """Yields the starts one at a time, because later ones depend on trials of earlier ones."""
+        """Yields the start splits one at a time. Later start splits depend on the trials of earlier start splits."""
         grid, even = self.grid, self.grid.even()
         if self.predicted is not None:
             yield self.predicted, "prediction"
@@ -111,7 +113,7 @@ class Search:
             yield grid.rounded(self._speeds().balanced()), "speeds"
 
     def _is_lost(self) -> bool:
-        """Whether there is no prediction, or it is slower than even shares."""
+        """Whether the prediction is missing, or is slower than even shares."""
         known = self._measured(self.grid.even()), self._measured(self.predicted)
         if self.predicted is None or None in known:
             return self.predicted is None
@@ -122,12 +124,13 @@ class Search:
         return self.trials[split] if split in self.trials and self.trials[split].scores else None
 
     def _speeds(self) -> Speeds:
-        """Speeds from all measured splits, of which there must be one."""
+        """Returns the speeds that follow from all measured splits. At least one split must be measured."""
         measured = [(self.grid.shares(trial.split), math.exp(-trial.score)) for trial in self.trials.measured()]
         return Speeds(measured, self.trials.tolerance)
 
     def _leap(self) -> Step | None:
-        """The sum of the last two successful moves, so that moves grow if several succeed in one direction."""
+        """Moves by the sum of the last two successful moves. So moves grow if several moves succeed in one
+        direction."""
         way = self._way()
         if len(way) < 2:
             return None
@@ -142,7 +145,7 @@ class Search:
         return None
 
     def _way(self) -> list[Split]:
-        """The best split of the starts, and each better split after it."""
+        """Returns the best start split, followed by each split that was better than all earlier splits."""
         climbing = [trial for trial in self.trials if trial.scores and trial.origin in CLIMBING]
         starts = [trial for trial in self.trials.measured() if trial.origin not in CLIMBING]
         way = starts[:1]
@@ -152,8 +155,8 @@ class Search:
         return [trial.split for trial in way]
 
     def _neighbour(self) -> Step | None:
-        """The neighbour with the best expected speed. With many devices, neighbours that cannot be faster are excluded:
-        a unit must leave the slowest device."""
+        """Returns the neighbour with the best expected speed. With many devices, omits the neighbours that cannot be
+        faster, because no unit leaves the slowest device."""
         best = self.trials.best()
         if best is None:
             return None
@@ -170,7 +173,8 @@ class Search:
         return self._step(min(untried, key=expected), "neighbour") if untried else None
 
     def _distinct_neighbours(self, best: Split) -> Iterator[Split]:
-        """Splits one unit away; if such a split has the same layouts, the next one in the same direction."""
+        """Yields the splits at a distance of one unit. If such a split has the same layouts as the best split, yields
+        the next split in the same direction instead."""
         for split in self.grid.neighbours(best):
             move = [new - old for new, old in zip(split, best)]
             while min(split) >= 0 and self._twin(split) == best:
@@ -179,18 +183,18 @@ class Search:
                 yield split
 
     def _twin(self, split: Split) -> Split | None:
-        """The tried split with the same layouts."""
+        """Returns the tried split with the same layouts as `split`, or None."""
         if split in self.trials:
             return split
         try:
             key = self._plan(split)["split_key"]
         except ProgramError:
-            return None  # measured to get its error message
+            return None  # the split is then tried, and the trial contains the error message
         return next((trial.split for trial in self.trials if trial.key == key), None)
 
     def _is_known(self, split: Split) -> bool:
-        """Whether a trial determines the result: a trial with the same layouts, or a trial that was too large for a
-        device which gets at least as much here."""
+        """Whether earlier trials determine the result of a split. This is true after a trial with the same layouts. It
+        is also true if a device had too little memory in a trial and has at least as many units in this split."""
         too_large = any(split[d] >= trial.split[d] for trial in self.trials for d in trial.full)
         return too_large or self._twin(split) is not None
 

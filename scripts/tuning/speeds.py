@@ -1,20 +1,21 @@
-"""Possible times of splits, from the splits measured so far. Devices wait for each other, so:
+"""Computes the possible times of splits from the measured splits. Devices wait for each other, so:
 
     seconds = c + max over devices of b_d * share_d
 
-Every measurement bounds each b_d from above. One of the devices took the whole measured time. That device has no smaller
-bound from another measurement.
+Every measurement gives an upper bound for each b_d. In each measurement, one device took the whole time. For this
+device, no other measurement gives a smaller bound.
 
     (12, 12) 0.55 s, (24, 0) 1.05 s, (0, 24) 0.38 s:  c = 0.05, b = (1, 0.33), balanced at (6, 18) of 24
 """
 import math
 from collections.abc import Sequence
 
-COMMON_STEPS = 32  # number of values for c, as parts of the shortest time
+COMMON_STEPS = 32  # number of tried values of c: equal steps from 0 to the shortest time
 
 
 class Speeds:
-    """`measured`: shares (with sum 1) and seconds. `error`: relative error of the seconds."""
+    """Times of splits. `measured`: shares (with sum 1) and seconds of each measured split. `error`: relative error of
+    the seconds."""
 
     def __init__(self, measured: Sequence[tuple[Sequence[float], float]], error: float):
         self._measured, self._error = measured, error
@@ -24,16 +25,16 @@ class Speeds:
         self._possible = [c for c, misfit in misfits.items() if misfit <= misfits[self._likeliest] + error**2]
 
     def balanced(self) -> list[float]:
-        """Shares with which all devices take the same time."""
+        """Returns the shares with which all devices take the same time."""
         return [1 / b for b in self._bounds(self._likeliest)]
 
     def most(self, shares: Sequence[float]) -> float:
-        """Seconds if each device is as slow as the measurements allow."""
+        """Returns the seconds of a split if each device is as slow as the measurements allow."""
         return self._seconds(self._likeliest, self._bounds(self._likeliest), shares)
 
     def least(self, shares: Sequence[float]) -> float:
-        """Lower bound of the seconds. For each measurement, the slowest device is assumed to be the one that takes
-        least time here."""
+        """Returns a lower bound of the seconds of a split. Each measurement has several devices that may be the
+        slowest. The bound assumes the device that takes the least time with these shares."""
         return min(self._least(c, self._bounds(c), shares) for c in self._possible)
 
     def _least(self, common: float, bounds: Sequence[float], shares: Sequence[float]) -> float:

@@ -1,7 +1,7 @@
-"""Splits: the number of the model's units on each device.
+"""Splits: numbers of units of the model on each device.
 
-A split is a tuple with one whole number per device. Their sum is the grid's number of units: (18, 6) of 24 is
-`--tensor-split 18,6`.
+A split is a tuple with one whole number per device. The sum of these numbers is the number of units of the grid. With
+24 units, (18, 6) means `--tensor-split 18,6`.
 """
 import itertools
 import math
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 Split = tuple[int, ...]
 
-FEWEST_UNITS, MOST_UNITS = 8, 32  # for each device
+FEWEST_UNITS, MOST_UNITS = 8, 32  # limits of the number of units, per device
 
 
 class Grid:
-    """All splits of `units` over `devices`."""
+    """All splits of `units` units over `devices` devices."""
 
     def __init__(self, devices: int, units: int):
         self.devices = devices
@@ -23,8 +23,8 @@ class Grid:
         return math.comb(self.units + self.devices - 1, self.devices - 1)
 
     def rounded(self, shares: Sequence[float]) -> Split:
-        """The split nearest to shares with any sum: whole parts first, then one unit each for the largest remainders.
-        """
+        """Returns the split that is nearest to the shares, which may have any sum. Each device gets its whole units.
+        The devices with the largest remainders get one more unit."""
         total = math.fsum(shares)
         wanted = [share * self.units / total for share in shares]
         split = [int(one) for one in wanted]
@@ -37,7 +37,7 @@ class Grid:
         return self.rounded([1.0] * self.devices)
 
     def name_of_even(self) -> str:
-        """"even", or the numbers of units if the units cannot be divided evenly."""
+        """Returns "even", or the numbers of units if the units cannot be divided evenly."""
         even = self.even()
         return "even" if min(even) == max(even) else ",".join(map(str, even))
 
@@ -48,7 +48,7 @@ class Grid:
         return [units / self.units for units in split]
 
     def neighbours(self, split: Split) -> list[Split]:
-        """All splits with one unit moved to another device."""
+        """Returns all splits with one unit moved to another device."""
         found = []
         for giver, taker in itertools.permutations(range(self.devices), 2):
             if split[giver] > 0:
@@ -60,7 +60,7 @@ class Grid:
 
 
 def units_of(plan: dict, devices: int) -> int:
-    """The largest number of units of the model's tensors, within bounds. With two devices, a unit is between 1/64 and
-    1/16 of the model."""
+    """Returns the largest number of units of the tensors in the model, within limits. With two devices, the limits are
+    16 and 64 units."""
     found = max((count for name, count in plan["units"].items() if name != "vocabulary"), default=0)
     return min(max(found, FEWEST_UNITS * devices), MOST_UNITS * devices)

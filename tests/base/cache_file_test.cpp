@@ -30,13 +30,14 @@ TEST(CacheFile, WritesWholeFilesAndCreatesFolders) {
   write_cache_file(own(path), "second");
   EXPECT_EQ(test::text_of(path), "second");
   const auto files = std::filesystem::directory_iterator(path.parent_path());
-  EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "the draft was removed";
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "the temporary file was removed";
 }
 
 TEST(CacheFile, ReplacesOnlyRegularFiles) {
   EXPECT_EQ(read_cache_file(own("/dev/null")), "");
-  EXPECT_THAT([] { write_cache_file(own("/dev/null"), "text"); },
-              ThrowsMessage<DeviceError>(HasSubstr("/dev/null: is not a regular file; set VARIABLE to one")));
+  EXPECT_THAT(
+      [] { write_cache_file(own("/dev/null"), "text"); },
+      ThrowsMessage<DeviceError>(HasSubstr("/dev/null: is not a regular file; set VARIABLE to a regular file")));
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
   EXPECT_THAT([] { check_cache_file(own("/proc/nothing/file.json")); },
               ThrowsMessage<DeviceError>(
@@ -49,7 +50,7 @@ TEST(CacheFile, DoesNotReplaceInputs) {
   write_cache_file(own(path), "weights");
   read_file({.path = path.string(), .what = "model file"});
   EXPECT_THAT([&] { write_cache_file(own(path), "text"); },
-              ThrowsMessage<OutputRefused>(HasSubstr("this command reads it; name another file for the cache")));
+              ThrowsMessage<OutputRefused>(HasSubstr("is read by this command; name another file for the cache")));
   EXPECT_EQ(test::text_of(path), "weights");
 }
 

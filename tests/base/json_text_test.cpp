@@ -31,7 +31,7 @@ TEST(JsonText, LimitsNestingDepth) {
   }
 }
 
-TEST(JsonText, InvalidJsonIsDiscardedOrThrows) {
+TEST(JsonText, InvalidJsonThrowsOrGivesDiscardedValue) {
   for (const char* text : {"", "{", "[1 2]", "{\"a\": 1e400}", "\"\xff\""}) {
     EXPECT_THROW(parse_json(text), nlohmann::json::exception) << text;
     EXPECT_TRUE(parse_json_or_nothing(text).is_discarded()) << text;
@@ -39,7 +39,7 @@ TEST(JsonText, InvalidJsonIsDiscardedOrThrows) {
   EXPECT_EQ(parse_json_or_nothing("[1, 2]"), nlohmann::json({1, 2}));
 }
 
-TEST(JsonText, ThresholdsFileNestedTooDeepCountsAsEmpty) {
+TEST(JsonText, TooDeeplyNestedThresholdsFileCountsAsEmpty) {
   const test::TemporaryFile file("deep.json", R"({"version": 1, "meshes": {"": )" + nested(400'000) + "}}");
   setenv("SHOAL_COMM_THRESHOLDS", file.path.c_str(), 1);
   EXPECT_EQ(collectives::find_thresholds({}), std::nullopt);

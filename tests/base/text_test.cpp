@@ -23,7 +23,7 @@ TEST(Params, ParsesPairsInOrder) {
   EXPECT_THROW(parse_params("=1"), InvalidArgument);
 }
 
-TEST(Params, ParsesAndFormatsSizes) {
+TEST(Params, ParsesAndFormatsByteCounts) {
   EXPECT_EQ(parse_bytes("0"), 0U);
   EXPECT_EQ(parse_bytes("1000"), 1000U);
   EXPECT_EQ(parse_bytes("3k"), 3072U);
@@ -37,7 +37,7 @@ TEST(Params, ParsesAndFormatsSizes) {
   EXPECT_EQ(format_bytes(size_t{16} << 30), "16.0 GiB");
 }
 
-TEST(Params, RefusesBadValuesAndKeys) {
+TEST(Params, RefusesInvalidValuesAndUnknownKeys) {
   const Params params("CPU0", "threads=4,memory=1M", {"threads", "memory", "node"});
   EXPECT_EQ(params.integer("threads", 1, 1, 8), 4);
   EXPECT_EQ(params.integer("node", -1, -1, 8), -1);
@@ -52,7 +52,7 @@ TEST(Params, RefusesBadValuesAndKeys) {
       [] {
         Params("CPU0", "thread=4", {"threads", "node"});
       },
-      ThrowsMessage<InvalidArgument>(HasSubstr("unknown parameter 'thread'; known are threads, node")));
+      ThrowsMessage<InvalidArgument>(HasSubstr("unknown parameter 'thread'; known: threads, node")));
   EXPECT_THAT([] { Params("CPU0", "threads=4,threads=5", {"threads"}); },
               ThrowsMessage<InvalidArgument>(HasSubstr("given twice")));
 }

@@ -26,13 +26,13 @@ TEST(UserFile, OpeningNeverBlocks) {
     EXPECT_THAT([&] { read_file({.path = path, .what = "profile"}); },
                 ThrowsMessage<InvalidArgument>(HasSubstr(path + ": " + message)));
   };
-  refuses(pipe, "is not a regular file; copy the profile to one");
+  refuses(pipe, "is not a regular file; copy the profile to a regular file");
   refuses("/dev/zero", "is not a regular file");
   refuses(folder.path(), "is a directory, not a profile; check the path and its permissions");
   refuses(folder.path() / "none", "cannot open the profile: No such file or directory; check the path");
 }
 
-TEST(UserFile, WaitsForAStreamAndReadsAllOfIt) {
+TEST(UserFile, WaitsForPipeWriterAndReadsUntilEnd) {
   const test::TemporaryFolder folder;
   const std::string pipe = folder.path() / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -44,7 +44,7 @@ TEST(UserFile, WaitsForAStreamAndReadsAllOfIt) {
                  if (++polls == 3) throw std::runtime_error("stop");
                }),
                std::runtime_error)
-      << "without a writer";
+      << "the pipe has no writer";
   std::thread writer([&] {
     std::ofstream file(pipe);
     file << "one " << std::flush;
@@ -60,7 +60,7 @@ TEST(UserFile, LimitsFileSize) {
               ThrowsMessage<InvalidArgument>(HasSubstr("/dev/zero: is larger than 97.7 KiB, the limit for a prompt")));
 }
 
-TEST(CheckOutput, RefusesInputsByAnyName) {
+TEST(CheckOutput, RefusesInputFileUnderAnyPath) {
   const test::TemporaryFolder folder;
   const std::string path = folder.path() / "input";
   std::ofstream(path) << "text";
@@ -73,7 +73,7 @@ TEST(CheckOutput, RefusesInputsByAnyName) {
   for (const std::string& name : {path, symbolic, hard, (folder.path() / "." / "input").string()}) {
     EXPECT_THAT(
         [&] { check_output(name, "trace"); },
-        ThrowsMessage<OutputRefused>(HasSubstr(name + ": this command reads it; name another file for the trace")));
+        ThrowsMessage<OutputRefused>(HasSubstr(name + ": is read by this command; name another file for the trace")));
   }
   std::filesystem::remove(path);
   EXPECT_NO_THROW(check_output(hard, "trace")) << "the file that was read was removed";
@@ -84,9 +84,9 @@ TEST(CheckOutput, RefusesTheFileThatReceivesStdout) {
   const std::string path = folder.path() / "rows";
   const int before = dup(STDOUT_FILENO), file = open(path.c_str(), O_WRONLY | O_CREAT, 0600);
   dup2(file, STDOUT_FILENO);
-  EXPECT_THAT(
-      [&] { check_output(path, "trace"); },
-      ThrowsMessage<OutputRefused>(HasSubstr("stdout or stderr of this command is written there; name another file")));
+  EXPECT_THAT([&] { check_output(path, "trace"); },
+              ThrowsMessage<OutputRefused>(
+                  HasSubstr("stdout or stderr of this command is written to this file; name another file")));
   dup2(before, STDOUT_FILENO);
   close(before), close(file);
   EXPECT_NO_THROW(check_output(path, "trace"));

@@ -1,5 +1,5 @@
-// Meshes that belong entirely to another process ("processes" are threads here). Their communicators have the traits
-// that the other process sends, not the traits that they would have in this process.
+// Tests of meshes whose devices all belong to another process. Threads act as processes. The communicator of such a
+// mesh has the traits that the other process sends. This process would compute different traits.
 #include "collectives/absent_communicator.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(AbsentCommunicator, HasTheTraitsSentByItsProcess) {
+TEST(AbsentCommunicator, HasTraitsSentByOwningProcess) {
   const auto ends = test::in_processes({"a", "b"}, [](ProcessGroup& group) {
     std::vector<Device*> own;
     if (group.own() == 1) own.push_back(Registry::instance().find_device("CPU0"));
@@ -39,8 +39,8 @@ TEST(AbsentCommunicator, HasTheTraitsSentByItsProcess) {
   for (const test::ProcessEnd& end : ends) EXPECT_EQ(end.what(), "");
 }
 
-// If all processes construct the communicator, even processes without ranks, the usual communicators are used.
-TEST(AbsentCommunicator, IsNotUsedIfAllProcessesTakePart) {
+// All processes construct the communicator, even the process without ranks. The result is an ordinary communicator.
+TEST(AbsentCommunicator, IsNotUsedIfAllProcessesCreateCommunicator) {
   const auto ends = test::in_processes({"a", "b"}, [](ProcessGroup& group) {
     std::vector<Device*> own;
     if (group.own() == 1) own.push_back(Registry::instance().find_device("CPU0"));
@@ -49,7 +49,7 @@ TEST(AbsentCommunicator, IsNotUsedIfAllProcessesTakePart) {
     const auto made =
         communicator_for(mesh)(std::vector<Backend*>{backend.get()}, {.implementation = "auto", .processes = &group});
     EXPECT_EQ(made->name(), "mpi");
-    group.gather("", "test");  // keeps both processes alive until here
+    group.gather("", "test");  // waits until both processes have made the communicator
   });
   for (const test::ProcessEnd& end : ends) EXPECT_EQ(end.what(), "");
 }

@@ -1,4 +1,4 @@
-// Collectives with their expected results, for tests of all communicators.
+// Collective calls with their expected results, for tests of all communicators.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace shoal::collectives {
 
 using Bytes = std::vector<std::byte>;
 
-/// Values of rank `rank`: whole numbers up to 14, so that sums over 16 ranks are exact in every dtype.
+/// Input values of rank `rank`: whole numbers up to 14. So sums over 16 ranks are exact in every dtype.
 inline std::vector<float> values(int rank, int64_t count, int seed = 0) {
   std::vector<float> result(count);
   for (int64_t i = 0; i < count; ++i) result[i] = static_cast<float>((i * 7 + rank * 13 + seed * 5) % 15);
@@ -110,7 +110,7 @@ inline CollectiveCase broadcast_case(int ranks, DType dtype, int64_t count, int 
   return test;
 }
 
-/// Counts of uneven parts: step, 2 * step + 1, 0, 4 * step + 3, ... Every third part is empty.
+/// Element counts of parts with different sizes: step, 2 * step + 1, 0, 4 * step + 3, ... Every third part is empty.
 inline std::vector<int64_t> uneven(int parts, int64_t step) {
   std::vector<int64_t> counts(parts);
   for (int i = 0; i < parts; ++i) counts[i] = i % 3 == 2 ? 0 : (i + 1) * step + i;

@@ -1,6 +1,10 @@
-// Compares every collective with results computed by the test, on meshes of 1 to 16 ranks: uneven and zero counts, all
-// dtypes, in place or not, small messages (in staging slots) and large ones (in peers' memory), and many calls in mixed
-// order.
+// Compares the results of every collective with results computed by the test, on meshes of 1 to 16 ranks. The tests
+// cover:
+// - uneven and zero counts
+// - all dtypes
+// - calls in place and not in place
+// - small messages, which use staging slots, and large messages, which ranks read from their peers' memory
+// - many calls in mixed order
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,13 +19,14 @@
 namespace shoal::collectives {
 namespace {
 
-// kSmall fits a staging slot, kLarge exceeds it for every dtype here. Neither is divisible by 3, 4, 7 or 16.
+// kSmall elements fit in a staging slot. kLarge elements of any dtype used here do not fit. Neither number is divisible
+// by 3, 4, 7 or 16.
 constexpr int64_t kSmall = 1013;
 constexpr int64_t kLarge = 40009;
-// Exceeds the staging buffers of 1 MiB for every dtype.
+// kHuge elements of any dtype do not fit in a staging buffer of 1 MiB.
 constexpr int64_t kHuge = 1600033;
 
-/// A collective case whose data are in the memory of a mesh.
+/// A collective call whose data are in the memory of a mesh.
 struct Case : CollectiveCase {
   Case(CollectiveCase one) : CollectiveCase(std::move(one)) {
     for (const Bytes& bytes : expected) out.emplace_back(bytes.size(), std::byte{0x5a});
@@ -138,8 +143,8 @@ TEST_P(Collectives, BroadcastWorksFromEveryRoot) {
   }
 }
 
-// Queues 100 collectives of all kinds and sizes before it waits for them. No call may overwrite a staging slot that is
-// still in use.
+// The test queues 100 collectives of all kinds and sizes, and only then waits. No call may overwrite a staging slot
+// that is still in use.
 TEST_P(Collectives, ManyQueuedCallsWorkInMixedOrder) {
   std::mt19937 random(7);
   const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % (most + 1)); };
@@ -193,7 +198,7 @@ TEST_P(Collectives, TimeOutIsReportedToTheProgram) {
 TEST_P(Collectives, TraitsMatchTheirDescriptionBeforeAndAfterCalls) {
   std::vector<Device*> devices(static_cast<size_t>(ranks()), &Registry::instance().device("CPU0"));
   if (streams() != Streams::kThread) devices = devices_of(mesh_.backends());
-  communicator_.reset();  // otherwise the next communicator would find less free GPU memory
+  communicator_.reset();  // otherwise the new communicator would find less free GPU memory
   const CommunicatorTraits described = mesh_.factory().describe(devices);
   communicator_ = mesh_.communicator();
   EXPECT_EQ(communicator_->describe(), described);
@@ -213,7 +218,7 @@ TEST_P(Collectives, TraitsMatchTheirDescriptionBeforeAndAfterCalls) {
   cases.push_back(reduce_scatter_case(DType::kF16, one_part));
   cases.push_back(all_to_all_case(DType::kF16, n, parts_of_about(n * n, n * kHuge)));
   cases.push_back(broadcast_case(n, DType::kF32, kHuge, n - 1));
-  for (Case& test : cases) test.queue(mesh_, *communicator_);  // the pieces of all calls are queued in a row
+  for (Case& test : cases) test.queue(mesh_, *communicator_);  // the pieces of all calls are queued before any wait
   mesh_.synchronize();
   for (const Case& test : cases) test.verify();
   run_gather_in_place(all_gather_case(DType::kF32, parts_of_about(n, kHuge)));
@@ -238,8 +243,9 @@ INSTANTIATE_TEST_SUITE_P(PluginStaged, Collectives,
 INSTANTIATE_TEST_SUITE_P(PluginAndCpu, Collectives,
                          testing::Combine(testing::Values(Streams::kMixed), testing::Values(2, 5)), mesh_name);
 
-// The rounded sums depend on the order of their addends. Every rank must get the bits of the sum in rank order.
-TEST(Determinism, SumsAreInRankOrderOnEveryRank) {
+// Each addition rounds, so the sums depend on the order of the addends. On every rank, each sum must be bit-identical
+// to the sum in rank order.
+TEST(Determinism, EveryRankAddsInRankOrder) {
   constexpr int kRanks = 5;
   Mesh mesh(kRanks);
   const auto communicator = mesh.communicator();

@@ -1,4 +1,4 @@
-// Communicator::validate() and the options.
+// Tests of Communicator::validate() and of the communicator options.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ class Validate : public testing::Test {
   std::unique_ptr<Communicator> communicator_ = mesh_.communicator();
 };
 
-TEST_F(Validate, RefusesBadCallsWithTheReason) {
+TEST_F(Validate, RefusesInvalidCallsAndNamesReason) {
   const Call good{Collective::kAllReduce, DType::kF32, data_, data_, 8, {}, 0, "x"};
   const auto with = [&](auto change) {
     Call call = good;
@@ -44,7 +44,7 @@ TEST_F(Validate, RefusesBadCallsWithTheReason) {
   EXPECT_EQ(mesh_.errors(), std::vector<std::optional<std::string>>(2)) << "a refused call must not be queued";
 }
 
-TEST_F(Validate, RefusesCountsOfTheWrongLengthOrSize) {
+TEST_F(Validate, RefusesWrongNumberOfCountsAndInvalidCounts) {
   const std::vector<int64_t> three{1, 2, 3}, negative{1, -2}, odd{32, 33};
   const Call gather{Collective::kAllGather, DType::kF32, data_, data_, 0, three, 0, "x"};
   expect_refused(0, gather, "[all_gather x] expected 2 counts for 2 ranks, got 3");
@@ -62,7 +62,7 @@ TEST_F(Validate, RefusesCountsOfTheWrongLengthOrSize) {
   expect_refused(0, call, "expected 0 counts");
 }
 
-TEST_F(Validate, AllowsNullForRanksWithoutElements) {
+TEST_F(Validate, AllowsNullPointersForRanksWithoutElements) {
   const std::vector<int64_t> counts{0, 4};
   Call calls[2] = {{Collective::kAllGather, DType::kF32, nullptr, data_, 0, counts, 0, "x"},
                    {Collective::kAllGather, DType::kF32, data_ + 16, data_ + 32, 0, counts, 0, "x"}};

@@ -1,4 +1,4 @@
-// The communicator factory of a family that comes from a plug-in (tests/devices/plugins).
+// Tests the communicator factory that a plug-in (tests/devices/plugins) offers for its device family.
 #include "collectives/factory.h"
 
 #include <gmock/gmock.h>
@@ -36,12 +36,12 @@ TEST(FamilyFactory, ComesFromThePlugin) {
               ThrowsMessage<InvalidArgument>("the communicator factory returned no communicator for 0 ranks"));
 }
 
-TEST(FamilyFactory, IsEmptyIfTheFamilyOffersNone) {
+TEST(FamilyFactory, IsEmptyIfFamilyOffersNoFactory) {
   const Loaded loaded("good");
   EXPECT_FALSE(factory_of(loaded.family()));
 }
 
-TEST(FamilyFactory, RefusesPluginsWithOtherClassSizes) {
+TEST(FamilyFactory, RefusesPluginWithDifferentClassSizes) {
   const Loaded loaded("other_factory_sizes");
   EXPECT_THAT([&] { factory_of(loaded.family()); },
               ThrowsMessage<DeviceError>(

@@ -1,5 +1,6 @@
-// A rank stalls, stops, queues another collective or is aborted. Within the time-out, every rank then gets a CommError
-// that names the rank, the call and the waiting time. The communicator stays failed.
+// In some tests, a rank stalls, queues no call or queues a different collective. In other tests, the stream of a rank
+// fails, or a thread aborts the communicator. Every rank must then get a CommError within the time-out. The error names
+// the rank, the call and the waiting time. The communicator stays failed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +44,7 @@ class Failure : public testing::Test {
   std::vector<Call> calls_ = std::vector<Call>(4, call_);
 };
 
-TEST_F(Failure, StalledRankIsNamedOnEveryRankInTime) {
+TEST_F(Failure, EveryRankReportsStalledRankBeforeThatRankArrives) {
   FaultyCommunicator communicator(mesh_.communicator(kImpatient), mesh_.backends(),
                                   {Fault::kStall, 2, 1, milliseconds(600)});
   EXPECT_THAT(all_reduce_all(communicator), Each(Eq(std::nullopt)));
@@ -53,20 +54,20 @@ TEST_F(Failure, StalledRankIsNamedOnEveryRankInTime) {
   const auto waited = std::chrono::steady_clock::now() - start;
   EXPECT_GE(waited, milliseconds(100));
   EXPECT_LT(waited, milliseconds(600)) << "rank 0 waited until the stalled rank arrived";
-  auto errors = mesh_.errors();  // rank 0 has thrown already
+  auto errors = mesh_.errors();  // synchronize() of rank 0 has thrown already
   errors.erase(errors.begin());
   EXPECT_THAT(errors, Each(Optional(AllOf(HasSubstr("all_reduce blk.0.ffn"), HasSubstr("rank 2 of 4"),
                                           HasSubstr("did not arrive within 0.1")))));
 }
 
-TEST_F(Failure, LateRankWithinTheTimeOutDoesNotFail) {
+TEST_F(Failure, LateRankCausesNoErrorWithinTimeOut) {
   FaultyCommunicator communicator(mesh_.communicator({.timeout = milliseconds(20000)}), mesh_.backends(),
                                   {Fault::kStall, 1, 0, milliseconds(50)});
   EXPECT_THAT(all_reduce_all(communicator), Each(Eq(std::nullopt)));
   EXPECT_THAT(data_, Each(4.0f));
 }
 
-TEST_F(Failure, AllMissingRanksAreNamed) {
+TEST_F(Failure, ErrorNamesAllMissingRanks) {
   const auto communicator = mesh_.communicator(kImpatient);
   all_reduce(*communicator, {0, 2});
   const auto errors = mesh_.errors();
@@ -75,7 +76,7 @@ TEST_F(Failure, AllMissingRanksAreNamed) {
   EXPECT_EQ(errors[1], std::nullopt);
 }
 
-TEST_F(Failure, FailedCommunicatorKeepsItsFirstMessage) {
+TEST_F(Failure, FailedCommunicatorRepeatsFirstError) {
   const auto communicator = mesh_.communicator(kImpatient);
   all_reduce(*communicator, {0});
   const auto first = mesh_.errors()[0];
@@ -87,7 +88,7 @@ TEST_F(Failure, FailedCommunicatorKeepsItsFirstMessage) {
 }
 
 TEST_F(Failure, AbortEndsPendingAndLaterCallsImmediately) {
-  const auto communicator = mesh_.communicator();  // with the default time-out
+  const auto communicator = mesh_.communicator();  // uses the default time-out
   const auto start = std::chrono::steady_clock::now();
   all_reduce(*communicator, {0, 1, 3});
   std::thread other([&] {
@@ -107,14 +108,15 @@ TEST_F(Failure, StreamErrorReachesAllRanksImmediately) {
   FaultyCommunicator communicator(mesh_.communicator(), mesh_.backends(), {Fault::kFail, 1, 0});
   const auto errors = all_reduce_all(communicator);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
-  EXPECT_THAT(errors[1], Optional(HasSubstr("injected fault"))) << "the stream's own error must come first";
+  EXPECT_THAT(errors[1], Optional(HasSubstr("injected fault")))
+      << "the error of the stream takes precedence over the CommError";
   for (int rank : {0, 2, 3}) {
     EXPECT_THAT(errors[rank], Optional(AllOf(HasSubstr("all_reduce blk.0.ffn"), HasSubstr("rank 1 (T1)"),
-                                             HasSubstr("earlier work on it failed"))));
+                                             HasSubstr("earlier work on this rank failed"))));
   }
 }
 
-TEST_F(Failure, DetectsDifferentCollectives) {
+TEST_F(Failure, RanksWithDifferentCollectivesFail) {
   const auto communicator = mesh_.communicator();
   calls_[3].kind = Collective::kBroadcast;
   EXPECT_THAT(all_reduce_all(*communicator),
@@ -122,7 +124,7 @@ TEST_F(Failure, DetectsDifferentCollectives) {
                                   HasSubstr("rank 3 broadcast f32 x 100")))));
 }
 
-TEST_F(Failure, DetectsDifferentCounts) {
+TEST_F(Failure, RanksWithDifferentCountsFail) {
   const auto communicator = mesh_.communicator();
   const std::vector<int64_t> counts[2] = {{1, 2, 3, 4}, {1, 2, 4, 3}};
   for (int rank = 0; rank < 4; ++rank) {
@@ -136,7 +138,7 @@ TEST_F(Failure, DetectsDifferentCounts) {
   EXPECT_THAT(mesh_.errors(), Each(Optional(AllOf(HasSubstr("different collectives"), HasSubstr("rank 2")))));
 }
 
-/// Failures of calls that the staged communicator divides into pieces.
+/// Tests failures of calls that the staged communicator divides into pieces.
 class PiecesFailure : public testing::Test {
  protected:
   static constexpr int64_t kPart = int64_t{1} << 20;
@@ -158,13 +160,13 @@ class PiecesFailure : public testing::Test {
   std::vector<Call> calls_;
 };
 
-TEST_F(PiecesFailure, NamesTheMissingRankAndTheWholeCall) {
+TEST_F(PiecesFailure, ErrorNamesMissingRankAndWholeCall) {
   EXPECT_THAT(all_gather({{kPart, kPart}}, kImpatient)[0],
               Optional(AllOf(HasSubstr("[all_gather logits] rank 1 of 2"), HasSubstr("did not arrive within 0.1"))));
 }
 
-// The first pieces of all ranks are equal, but one rank has more pieces.
-TEST_F(PiecesFailure, DetectsDifferentCounts) {
+// The first pieces of both ranks are equal, but one rank has more pieces.
+TEST_F(PiecesFailure, RanksWithDifferentCountsFail) {
   for (const std::vector<int64_t>& other :
        {std::vector{kPart, kPart / 2}, {kPart / 2, kPart}, {kPart + 1, kPart - 1}}) {
     EXPECT_THAT(all_gather({{kPart, kPart}, other}),
@@ -172,8 +174,8 @@ TEST_F(PiecesFailure, DetectsDifferentCounts) {
   }
 }
 
-// The ranks' calls have one piece each and the same sum of counts, but different counts.
-TEST_F(PiecesFailure, MessageShowsDifferentCounts) {
+// Each rank's call has one piece. The counts of the two calls differ but have the same sum.
+TEST_F(PiecesFailure, MessageDistinguishesDifferentCountsWithEqualSum) {
   for (const std::optional<std::string>& error : all_gather({{10, 20}, {20, 10}})) {
     ASSERT_TRUE(error);
     const size_t first = error->find('#'), second = error->find('#', first + 1);
@@ -182,9 +184,9 @@ TEST_F(PiecesFailure, MessageShowsDifferentCounts) {
   }
 }
 
-// One rank queues two smaller calls, each as long as a piece of the other rank's call. The calls must fail before data
-// are moved.
-TEST_F(PiecesFailure, PieceDoesNotMatchAWholeCall) {
+// Rank 0 queues one call of two pieces. Rank 1 queues two calls, each as long as one of these pieces. The calls must
+// fail before any data are moved.
+TEST_F(PiecesFailure, WholeCallDoesNotMatchPieceOfLongerCall) {
   for (const Collective kind : {Collective::kAllReduce, Collective::kBroadcast}) {
     const auto communicator = mesh_.communicator();
     std::fill(data_.begin(), data_.end(), 1.0f);

@@ -1,4 +1,4 @@
-// A mesh of ranks for tests of communicators: owns one backend per rank and runs a collective on all ranks.
+// A mesh of ranks for tests of communicators. It owns one backend per rank.
 #pragma once
 
 #include <exception>
@@ -14,9 +14,9 @@
 
 namespace shoal::collectives {
 
-/// The ranks' streams: plain threads, CPU backends, or backends of a plug-in's devices. They use the communicator of
-/// their family, with three exceptions: kCpuStaged and kPluginStaged use the staged communicator, and so does kMixed,
-/// in which plug-in and CPU devices alternate.
+/// The kind of backend of each rank: a plain thread, a CPU backend, or a backend of a plug-in's device. In kMixed,
+/// plug-in and CPU devices alternate. kCpuStaged, kPluginStaged and kMixed use the staged communicator. The other
+/// values use the communicator of their device family.
 enum class Streams : uint8_t { kThread, kCpu, kCpuStaged, kPlugin, kPluginStaged, kMixed };
 inline bool needs_plugin(Streams streams) {
   return streams == Streams::kPlugin || streams == Streams::kPluginStaged || streams == Streams::kMixed;
@@ -54,8 +54,8 @@ class Mesh {
   }
   std::unique_ptr<Communicator> communicator(const Options& options = {}) { return factory()(backends_, options); }
 
-  /// The address at which a rank accesses host bytes: the same address, or a copy on the rank's device. synchronize()
-  /// copies the bytes back.
+  /// The address at which a rank accesses the host bytes. A rank with host memory uses `host` itself. Otherwise the
+  /// bytes are copied to the rank's device, and synchronize() copies them back.
   std::byte* at(int rank, std::byte* host, size_t size) {
     Backend& backend = *backends_[static_cast<size_t>(rank)];
     if (!backend.has_own_memory()) return host;
@@ -70,7 +70,7 @@ class Mesh {
     return device;
   }
 
-  /// Synchronizes all ranks. Returns each rank's error message, or nullopt if it had no error.
+  /// Synchronizes all ranks. Returns one element per rank: the error message, or nullopt if the rank had no error.
   std::vector<std::optional<std::string>> errors() {
     std::vector<std::optional<std::string>> messages(backends_.size());
     for (int rank = 0; rank < size(); ++rank) {
@@ -82,7 +82,7 @@ class Mesh {
     }
     return messages;
   }
-  /// Synchronizes all ranks, then throws the first error.
+  /// Copies the bytes of at() back to the host, synchronizes all ranks, then throws the first error.
   void synchronize() {
     for (const Copy& copy : copies_) {
       backends_[static_cast<size_t>(copy.rank)]->read_bytes_async(copy.device->base(), copy.host, copy.size);

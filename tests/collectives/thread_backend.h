@@ -1,6 +1,6 @@
-// ThreadBackend: a stream of host functions on its own thread. It has no memory and no ops, and the family of its
-// device offers no functions. It fulfils the contract of Backend::enqueue: tasks run in order, the first failure is
-// kept, and later tasks see that an earlier task failed. synchronize() throws the failure and clears it.
+// ThreadBackend: a stream of host functions that has its own thread. It has no memory and no ops, and its device family
+// offers no functions. It fulfils the contract of Backend::enqueue. Tasks run in order. The first failure is stored. A
+// flag tells later tasks that an earlier task failed. synchronize() throws the failure and clears it.
 #pragma once
 
 #include <condition_variable>
@@ -65,7 +65,7 @@ class ThreadBackend : public Backend {
       }
       lock.lock();
       if (!failure_) failure_ = failure;
-      tasks_.pop_front();  // removed only now, because synchronize() waits for the end of the last task
+      tasks_.pop_front();  // removed after the run of the task, because synchronize() waits for an empty queue
       changed_.notify_all();
     }
   }

@@ -1,4 +1,4 @@
-// GPUs for which the plug-in has no code (devices/cuda/architectures.h).
+// Tests of GPUs for which the plug-in has no code (devices/cuda/architectures.h).
 #include "devices/cuda/architectures.h"
 
 #include <gmock/gmock.h>

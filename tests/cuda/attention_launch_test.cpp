@@ -1,5 +1,6 @@
-// Attention that a plan splits over KV takes one launch. The CUDA graphs of several devices of one GPU repeat this
-// launch concurrently. The kernel counts the blocks of a launch, so the counters must be reset after each run.
+// If a plan splits attention over the KV rows, attention takes one launch. Several devices share one GPU, and their
+// CUDA graphs repeat this launch concurrently. The kernel counts the blocks of a launch, so it must reset its counters
+// in each run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +37,7 @@ struct Step {
   std::unique_ptr<GraphPlan> plan;
 };
 
-TEST(CudaAttentionLaunch, SplitAttentionIsOneRepeatableLaunch) {
+TEST(CudaAttentionLaunch, SplitAttentionIsOneLaunchWithRepeatableResults) {
   constexpr int kDevices = 3;
   const int positions[] = {650, 20, 650, 300, 64, 650, 127, 300};
   test::CudaMesh mesh(1, kDevices);

@@ -1,4 +1,4 @@
-// Attention on CUDA kernels, beyond the cases of PluginConformance:
+// Tests of the CUDA kernels for attention, beyond the cases of PluginConformance:
 //
 // - all pairs of cache dtypes;
 // - group sizes, prompts, caches and heads around the limits of tiles;
@@ -33,10 +33,11 @@ struct Sizes {
   AttentionParams params{.scale = 0.2f, .causal = true};
   DType mask = DType::kI32;  ///< kI32 means no mask
   bool sinks = false;
-  bool latent = false;  ///< the values are the first elements of the key rows
+  bool latent = false;  ///< whether the values are the first elements of the key rows
 };
 
-/// A node with its leaves. Keys are stored as [d, kv, s] and values as [e, s, kv], so rows of keys have gaps.
+/// An attention node with its leaves. Keys are stored as [d, kv, s] and values as [e, s, kv], so rows of keys have
+/// gaps.
 struct Attention {
   explicit Attention(const Sizes& n) {
     const int64_t heads = n.group * n.kv_heads;
@@ -54,8 +55,9 @@ struct Attention {
     node = graph.output(attention(graph, permute(graph, q, {0, 2, 1, 3}), keys, v, positions, mask, sinks, n.params));
     leaves = random_leaves(graph, 11);
   }
-  /// Sets the positions of a prompt whose last token has position `last`. In each further part all positions are one
-  /// lower, and the first token sees no row.
+  /// Sets the positions of a prompt whose last token has position `last`. If the KV rows are divided into parts, the
+  /// positions of each part are one lower than in the previous part. In all parts except the first part, token 0 sees
+  /// no row.
   void end_at(int64_t last) {
     if (!positions) return;
     const int64_t count = positions->shape[0];
@@ -74,7 +76,7 @@ struct Attention {
     const Values values = run();
     EXPECT_TRUE(close_to(values, reference_eval(graph, leaves).at(node), {bound}));
   }
-  /// Changes the keys so that scores grow from tile to tile.
+  /// Changes the keys so that the scores grow from each tile to the next tile.
   void grow(DType rounded_to) {
     Values& keys = leaves[k];
     const auto tile = static_cast<size_t>(k->shape[0] * k->shape[1] * 64);
@@ -157,8 +159,8 @@ TEST(CudaAttention, MatchesReferenceForAllParameters) {
   }
 }
 
-/// After `change`, results must be NaN where odd(attention, query, head) is true, and unchanged elsewhere. Runs both
-/// kernels with one split and with several splits.
+/// After `change`, a result must be NaN if odd(attention, query, head) is true. All other results must stay the same.
+/// The dtypes cover both kernels. The sizes cover one split and several splits.
 template <class Change, class Odd>
 void check_odd(const Change& change, const Odd& odd) {
   for (const DType dtype : kCacheDTypes) {
@@ -191,7 +193,7 @@ TEST(CudaAttention, NaNAndInfinityInAQueryReachOnlyItsResult) {
 }
 
 TEST(CudaAttention, NaNInAKeyReachesOnlyQueriesThatSeeIt) {
-  for (const int64_t back : {1, 2, 20}) {  // distance from the end of the cache, in rows
+  for (const int64_t back : {1, 2, 20}) {  // distance of the NaN from the end of the cache, in rows
     SCOPED_TRACE(back);
     check_odd([&](Attention& a) { a.leaves[a.k][(a.k->shape[2] - back) * 64 + 40] = kNaN; },
               [&](const Attention& a, int64_t q, int64_t) { return a.q->shape[2] - q <= back; });
@@ -242,7 +244,7 @@ TEST(CudaAttention, MatchesReferenceAtLimitsOf16BitFloats) {
 TEST(CudaAttention, LargeScoresDoNotOverflow) {
   for (const DType dtype : kCacheDTypes) {
     Attention attention({.keys = dtype, .s = 700, .group = 2, .kv_heads = 1, .params = {.scale = 100}});
-    attention.check(1e-8);  // f32 scores of several hundred have errors of this size
+    attention.check(1e-8);  // f32 scores of several hundred have rounding errors of this size
   }
 }
 
@@ -261,7 +263,8 @@ TEST(CudaAttention, MatchesReferenceForUnalignedCaches) {
   }
 }
 
-// Scores grow from tile to tile. With nine KV heads the kernel uses one split; with fewer heads, one split per tile.
+// Each tile has larger scores than the previous tile. With nine KV heads, the kernel uses one split. With fewer heads,
+// each tile is one split.
 TEST(CudaAttention, LaterTilesMayOutweighEarlierTiles) {
   for (const DType dtype : kCacheDTypes) {
     for (const int64_t kv_heads : {1, 3, 9}) {
@@ -279,9 +282,9 @@ TEST(CudaAttention, LaterTilesMayOutweighEarlierTiles) {
   }
 }
 
-// One queued launch serves every step: only the positions in device memory change. The bits do not depend on which
-// block finishes last.
-TEST(CudaAttention, OneLaunchServesAllPositionsWithTheSameBits) {
+// One queued launch serves every step: only the positions in device memory change. The bits of the results do not
+// depend on the order in which blocks finish.
+TEST(CudaAttention, OneLaunchServesAllPositionsInAnyBlockOrder) {
   for (const DType dtype : kCacheDTypes) {
     for (const auto& [t, e] :
          {std::pair<int64_t, int64_t>{1, 64}, {2, 64}, {20, 64}, {1, 1}, {20, 1}, {1, 200}, {20, 200}}) {
@@ -328,8 +331,8 @@ TEST(CudaAttention, TilesHandleBF16ValuesOfAnyMagnitude) {
   }
 }
 
-/// The first key has nearly all of the weight, but its value is zero. The result is a sum of the remaining values with
-/// weights of 4e-5. In f16 these weights would have only ten bits.
+/// The first key has nearly all of the weight, but its value is zero. The result is a sum of the other values, each
+/// with a weight of 4e-5. In f16, these weights would have only ten significant bits.
 TEST(CudaAttention, SmallWeightsOfF16ValuesAreNotLost) {
   for (const auto& [keys, choice] : {std::pair{DType::kF16, Choice::kTiles}, {DType::kBF16, Choice::kSlices}}) {
     Attention attention({.keys = keys, .values = DType::kF16, .t = 20, .kv_heads = 1});
@@ -343,14 +346,14 @@ TEST(CudaAttention, SmallWeightsOfF16ValuesAreNotLost) {
   }
 }
 
-/// Checks the choice of kernel, and the results of this kernel.
+/// Checks which kernel is chosen, and checks the results of this kernel.
 void check_choice(Choice choice, const Sizes& sizes) {
   Attention attention(sizes);
   attention.end_at(sizes.s - 1);
   EXPECT_EQ(attention.choice(), choice);
   attention.check();
 }
-/// Returns the kernel for many rows whose cache dtypes the tile kernel does not support.
+/// Returns the kernel for many rows if the tile kernel does not support the dtypes of the cache.
 Choice choice_for(DType keys, DType values) {
   return keys == DType::kF32 || values == DType::kF32 ? Choice::kRows : Choice::kSlices;
 }
@@ -375,7 +378,8 @@ TEST(CudaAttention, MatchesReferenceForAllPairsOfCacheDTypes) {
   }
 }
 
-// Values with more than 288 columns are divided into parts. Each part has its own blocks, partial results and merges.
+// If values have more than 288 columns, the kernel divides the columns into groups. Each group has its own blocks,
+// partial results and merges.
 TEST(CudaAttention, HandlesValuesWiderThan288Columns) {
   const DType f16 = DType::kF16, bf16 = DType::kBF16, q8 = DType::kQ8_0;
   check_slices({.keys = bf16, .values = f16, .d = 40, .e = 72, .t = 33, .s = 700, .sinks = true});
@@ -386,7 +390,7 @@ TEST(CudaAttention, HandlesValuesWiderThan288Columns) {
   check_slices({.keys = q8, .values = f16, .d = 576, .e = 512, .t = 40, .s = 400, .kv_heads = 1, .params = params});
 }
 
-// As in latent attention, the values are stored in the key rows.
+// Returns the sizes of latent attention. The values are stored in the key rows.
 Sizes latent(DType dtype, int64_t heads, int64_t t, int64_t s) {
   return {.keys = dtype,
           .d = 576,
@@ -399,7 +403,7 @@ Sizes latent(DType dtype, int64_t heads, int64_t t, int64_t s) {
           .latent = true};
 }
 
-TEST(CudaAttention, LatentsMatchReferenceForAnyDTypeAndHeadCount) {
+TEST(CudaAttention, LatentAttentionMatchesReferenceForAnyDTypeAndHeadCount) {
   for (const DType dtype : kCacheDTypes) {
     const bool is_16_bit = dtype == DType::kF16 || dtype == DType::kBF16;
     const auto check_few = [&](const Sizes& sizes) {
@@ -414,7 +418,7 @@ TEST(CudaAttention, LatentsMatchReferenceForAnyDTypeAndHeadCount) {
   }
 }
 
-TEST(CudaAttention, LatentsMatchReferenceForAnyKeyAndValueSize) {
+TEST(CudaAttention, LatentAttentionMatchesReferenceForAnyKeyAndValueSize) {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     for (const auto& [d, e] : {std::pair<int64_t, int64_t>{264, 8}, {320, 256}, {328, 328}, {576, 504}, {512, 512}}) {
       Sizes sizes = latent(dtype, 12, 1, 300);
@@ -426,7 +430,7 @@ TEST(CudaAttention, LatentsMatchReferenceForAnyKeyAndValueSize) {
   }
 }
 
-TEST(CudaAttention, LatentsMatchReferenceForAllParameters) {
+TEST(CudaAttention, LatentAttentionMatchesReferenceForAllParameters) {
   for (AttentionParams params : kParameters) {
     params.scale /= 4;
     for (const DType mask : {DType::kI32, DType::kF32, DType::kF16}) {
@@ -437,7 +441,7 @@ TEST(CudaAttention, LatentsMatchReferenceForAllParameters) {
   }
 }
 
-TEST(CudaAttention, PartialResultsEndWithTheirLse) {
+TEST(CudaAttention, PartialResultsEndWithLogSumExp) {
   const auto check_parts = [](Choice choice, Sizes sizes) {
     sizes.batches = 3;
     sizes.params.parts = 5;
@@ -458,7 +462,7 @@ TEST(CudaAttention, PartialResultsEndWithTheirLse) {
   }
 }
 
-/// Queries alternately see one of two windows of 20 keys, and a mask hides key 25. Rows that no query sees are NaN.
+/// Each query sees one of two windows of 20 keys, and a mask hides key 25. Rows that no query sees are NaN.
 void check_unseen_rows(const Sizes& sizes) {
   Attention attention(sizes);
   SCOPED_TRACE(to_string(attention.graph));
@@ -481,7 +485,7 @@ void check_unseen_rows(const Sizes& sizes) {
   EXPECT_TRUE(close_to(values, reference_eval(attention.graph, attention.leaves).at(attention.node), {1e-10}));
 }
 
-TEST(CudaAttention, UnseenAndMaskedRowsMayHoldAnything) {
+TEST(CudaAttention, UnseenAndMaskedRowsDoNotChangeResults) {
   std::vector<Sizes> all{latent(DType::kF16, 12, 2, 300), latent(DType::kBF16, 12, 2, 300)};
   for (const DType dtype : kCacheDTypes) {
     for (const int64_t t : {2, 20}) {
@@ -496,8 +500,8 @@ TEST(CudaAttention, UnseenAndMaskedRowsMayHoldAnything) {
   }
 }
 
-TEST(CudaAttention, LatentsHandleGrowingScoresAndNaN) {
-  for (const int64_t s : {400, 60}) {  // several splits, then one split
+TEST(CudaAttention, LatentAttentionHandlesGrowingScoresAndNaN) {
+  for (const int64_t s : {400, 60}) {  // 400 rows use several splits, and 60 rows use one split
     Attention attention(latent(DType::kF16, 16, 1, s));
     attention.end_at(s - 1);
     attention.grow(DType::kF16);

@@ -1,5 +1,5 @@
-// Column records. Their bytes equal the output of the kernel that quantises columns. Products compute the same result
-// from a record as from the column. Steps of a plan write and read records wherever possible.
+// Tests of column records. The bytes of a record equal the output of the kernel that quantises columns. Products
+// compute the same result from a record as from the column. Steps of a plan write and read records wherever possible.
 #include "devices/cuda/column_record.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,7 @@ class Rig {
   }
   std::vector<std::byte> bytes(const Tensor& tensor) const { return bytes(tensor.data, tensor.bytes()); }
 
-  /// Quantises a column in a separate kernel, to the form that weights of type `dtype` require.
+  /// Quantises a column in a separate kernel. The result has the form that weights of type `dtype` require.
   std::byte* quantized(const Tensor& column, DType dtype, std::byte* to = nullptr) {
     const int64_t k = column.elements();
     Graph graph;
@@ -54,7 +54,7 @@ class Rig {
     b->data = nullptr;
     return to;
   }
-  /// Writes the record of a column in all forms.
+  /// Writes the record of a column in both record forms.
   void record(const Tensor& column) {
     const ColumnRecord record = context().record(kBoth);
     quantized(column, DType::kQ8_0, record.two);
@@ -112,7 +112,8 @@ TEST(ColumnRecord, NormsOfSeveralRowsOrOfLongRowsWriteNoRecord) {
   EXPECT_FALSE(rms_norm_records(*g.input("c", DType::kF32, {256, 2, 1, 1}), kGpu));
 }
 
-/// Covers few keys (one block) and many keys (several blocks), with and without tensor cores.
+/// Cases with few keys use one block, and cases with many keys use several blocks. The dtypes cover kernels with and
+/// without tensor cores.
 TEST(ColumnRecord, AttentionRecordsMatchSeparateQuantisation) {
   for (const DType dtype : {DType::kF16, DType::kQ8_0, DType::kF32}) {
     for (const auto& [keys, columns, group] :
@@ -148,7 +149,8 @@ TEST(ColumnRecord, AttentionOfPromptsOrPartialGroupsWritesNoRecord) {
   EXPECT_FALSE(records(64, 2));
 }
 
-/// Compares results that are computed from the column with results from its record after the column was overwritten.
+/// Computes `results` from the column and then from the record of the column. The column is overwritten before the
+/// second run. Both runs must give the same bits.
 template <class Run>
 void expect_same_bits(Rig& rig, const Tensor& column, const std::vector<const Tensor*>& results, const Run& run) {
   run(rig.context());
@@ -198,9 +200,10 @@ TEST(ColumnRecord, ExpertsReadRecords) {
                    [&](const LaunchContext& context) { kernel_for(Op::kMulMatId).run(context, product); });
 }
 
-/// Lists the steps of a plan, each by its last node. "w" precedes the record forms that a step writes, and "r" precedes
-/// the forms that it reads. Nodes %before and %behind belong to other launches. The list ends with the forms passed
-/// from %before and to %behind. Nodes that no other node reads are outputs.
+/// Returns a list of the steps of a plan. Each step has the name of its last node. "w" precedes the record forms that a
+/// step writes, and "r" precedes the forms that it reads. Nodes %before and %behind belong to other launches. If one of
+/// these nodes exists, the list ends with the forms passed from %before and to %behind. Nodes that no other node reads
+/// are outputs.
 std::string steps_of(const std::string& nodes) {
   static const char* const kLeaves =
       "input %a f32 [256]\ninput %b f32 [256]\ninput %two f32 [256, 2]\ninput %l f32 [33280]\ninput %ids i32 [2]\n"
@@ -238,20 +241,20 @@ std::string steps_of(const std::string& nodes) {
 
 const std::string kNorm = "%n = rms_norm(%a)\n%m = mul(%n, %s)\n";
 
-TEST(ColumnRecordSteps, NormPassesRecordsToItsProducts) {
+TEST(ColumnRecordPlans, NormPassesRecordsToItsProducts) {
   EXPECT_EQ(steps_of(kNorm + "%x = mul_mat(%k4, %m)\n%y = mul_mat(%k6, %m)\n"), "m w24, y r24");
   EXPECT_EQ(steps_of("%t = add(%a, %b)\n%n = rms_norm(%t)\n%m = mul(%n, %s)\n%x = mul_mat(%k6, %m)\n"), "m w4, x r4");
   EXPECT_EQ(steps_of(kNorm + "%g0 = mul_mat(%g, %m)\n%u = mul_mat(%k4, %m)\n%o = glu(%g0, %u)\n"), "m w2, o r2");
   EXPECT_EQ(steps_of(kNorm + "%x = mul_mat(%square, %m)\n%o = add(%x, %a)\n"), "m w2, o r2");
 }
-TEST(ColumnRecordSteps, ProductsReadRecordsAfterOtherSteps) {
+TEST(ColumnRecordPlans, ProductsReadRecordsAfterOtherSteps) {
   EXPECT_EQ(steps_of(kNorm + "%r = mul_mat(%f, %m)\n%e = mul_mat_id(%experts, %m, %ids)\n%x = mul_mat(%k4, %m)\n"),
             "m w24, r, e r4, x r2");
   EXPECT_EQ(steps_of(kNorm + "%g0 = mul_mat_id(%experts, %m, %ids)\n%u = mul_mat_id(%experts, %m, %ids)\n"
                              "%o = glu(%g0, %u)\n"),
             "m w4, o r4");
 }
-TEST(ColumnRecordSteps, AttentionPassesRecordsToItsProjection) {
+TEST(ColumnRecordPlans, AttentionPassesRecordsToItsProjection) {
   EXPECT_EQ(steps_of("%t = attention(%q, %kc, %vc, _, _, _) {scale=0.125}\n%c = reshape(%t) {shape=[256,1,1,1]}\n"
                      "%x = mul_mat(%square, %c)\n%o = add(%x, %a)\n"),
             "t w2, o r2");
@@ -261,11 +264,11 @@ TEST(ColumnRecordSteps, AttentionPassesRecordsToItsProjection) {
       "t, x")
       << "longer than a record";
 }
-TEST(ColumnRecordSteps, OnlyTheLatestRecordExists) {
+TEST(ColumnRecordPlans, OnlyTheLatestRecordExists) {
   EXPECT_EQ(steps_of(kNorm + "%h = rms_norm(%b)\n%i = mul(%h, %s)\n%x = mul_mat(%k4, %m)\n%y = mul_mat(%k4, %i)\n"),
             "m, i w2, x, y r2");
 }
-TEST(ColumnRecordSteps, RecordsPassBetweenNeighbours) {
+TEST(ColumnRecordPlans, RecordsPassToAndFromNeighbourNodes) {
   EXPECT_EQ(steps_of("%before = mul(%a, %s)\n%x = mul_mat(%k4, %before)\n%y = mul_mat(%k6, %before)\n"),
             "y r24, passed before24");
   EXPECT_EQ(steps_of(kNorm + "%behind = mul_mat(%square, %m)\n"), "m w2, passed behind2");
@@ -275,16 +278,16 @@ TEST(ColumnRecordSteps, RecordsPassBetweenNeighbours) {
                      "%x = mul_mat(%k4, %before)\n%y = mul_mat(%k6, %m)\n"
                      "%behind = mul_mat(%square, %before)\n"),
             "m w4, x, y r4, passed")
-      << "the record of %m has replaced it";
+      << "the record of %m has replaced the record of %before";
   EXPECT_EQ(steps_of("%before = mul(%two, %s)\n%x = mul_mat(%k4, %before)\n"), "x, passed");
   EXPECT_EQ(steps_of("%before = mul(%two, %s)\n%h = reshape(%before) {shape=[512,1,1,1]}\n%x = mul_mat(%both, %h)\n"),
             "x, passed")
-      << "two rows, although reshaped to one column";
+      << "%before has two rows, although %h is one column";
   EXPECT_EQ(steps_of("%before = mul(%l, %l)\n%x = mul_mat(%long, %before)\n"), "x, passed") << "longer than a record";
   EXPECT_EQ(steps_of("%before = mul(%a, %s)\n%u = unary(%before) {kind=silu}\n%behind = mul_mat(%square, %u)\n"),
             "u, passed");
 }
-TEST(ColumnRecordSteps, OnlyWholeOneRowResultsBecomeRecords) {
+TEST(ColumnRecordPlans, OnlyWholeResultsWithOneRowBecomeRecords) {
   EXPECT_EQ(steps_of("%n = rms_norm(%two)\n%m = mul(%n, %s)\n%x = mul_mat(%k4, %m)\n"), "m, x");
   EXPECT_EQ(steps_of(kNorm + "%h = slice(%m) {axis=0, begin=0, length=128}\n%x = mul_mat(%small, %h)\n"), "m, x");
   EXPECT_EQ(steps_of(kNorm + "%h = reshape(%m) {shape=[128,2,1,1]}\n%x = mul_mat_id(%halves, %h, %ids)\n"), "m, x");

@@ -1,4 +1,5 @@
-// Devices of the emulated GPUs with their backends, for tests of the plug-in's host code in one process.
+// Devices of the emulated GPUs, with their backends. Tests of the plug-in's host code create these devices in one
+// process.
 #pragma once
 
 #include <chrono>
@@ -17,8 +18,8 @@
 
 namespace shoal::test {
 
-/// A time-out that must not expire. On the emulator it is longer than any test takes; on a GPU it is
-/// SHOAL_COMM_TIMEOUT.
+/// A time-out that must not expire. On the emulator, the time-out is longer than any test takes. On a GPU, the time-out
+/// is SHOAL_COMM_TIMEOUT.
 inline std::chrono::milliseconds long_timeout() {
 #ifdef SHOAL_CUDA_EMULATED
   return std::chrono::minutes(5);
@@ -37,8 +38,8 @@ class CudaMesh {
       owned_.push_back(device->init(params));
       backends_.push_back(owned_.back().get());
     }
-    // The threads of the backends read the environment when they start. Tests may change the environment after this
-    // call.
+    // The threads of the backends read the environment when these threads start. After this call, tests may change the
+    // environment.
     for (Backend* backend : backends_) backend->synchronize();
   }
   /// Ignores pending errors. Tests that expect errors call errors().

@@ -1,5 +1,5 @@
-// The decoder of the meta tests on two devices, compared with the same graph on a third device. Also counts CUDA
-// runtime calls.
+// Runs the decoder of the meta tests on two devices. Compares its results with the results of the same graph on a third
+// device. Also records the calls of the CUDA runtime.
 #pragma once
 
 #include <gtest/gtest.h>

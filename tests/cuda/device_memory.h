@@ -48,7 +48,8 @@ class CudaArray {
   explicit CudaArray(size_t size) : size_(size) {
     EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&data_), size * sizeof(T)), cudaSuccess);
   }
-  /// Waits until all streams see the values, because cudaMemcpy() may return before staged values have arrived.
+  /// The constructor waits until all streams see the values, because cudaMemcpy() may return before the values have
+  /// arrived in GPU memory.
   explicit CudaArray(const std::vector<T>& values) : CudaArray(values.size()) {
     EXPECT_EQ(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
     EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);

@@ -1,5 +1,5 @@
-// The test programs of tests/cuda create streams whose kernels wait for each other, without a family of devices. So
-// these programs set the variables that the plug-in sets when it is loaded.
+// The test programs of tests/cuda create streams without a family of devices, and kernels of these streams wait for
+// each other. Therefore each program sets the environment variables that the plug-in sets when it is loaded.
 #include "devices/cuda/driver_environment.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace shoal::cuda {
 namespace {
 
-/// Runs before main() and before any CUDA call.
+/// This initialiser runs before main() and before any CUDA call.
 const bool g_is_set = (set_driver_environment(), true);
 
 TEST(DriverEnvironment, IsSetBeforeAnyCudaCall) {

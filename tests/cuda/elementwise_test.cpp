@@ -1,5 +1,5 @@
-// Element-wise ops, data movement and row lookups on CUDA kernels: layouts with special treatment in these kernels, and
-// conversions that match the host bit for bit. PluginConformance has the other cases.
+// Element-wise ops, data movement and row lookups on CUDA kernels. The tests use the layouts that these kernels treat
+// specially. Conversions must match the host bit for bit. PluginConformance has the other cases.
 #include <gmock/gmock.h>
 
 #include <bit>
@@ -19,7 +19,7 @@ void check(Op op, const std::string& name, const Build& build, Tolerance toleran
   check_case({op, name, build, tolerance}, 7);
 }
 
-TEST(CudaWalk, ReadsBroadcastRowsAndColumnsInVectors) {
+TEST(CudaElementwise, UsesVectorLoadsForBroadcastRowsAndColumns) {
   const std::pair<Shape, Shape> all[] = {
       {{128, 5, 2, 2}, {128, 1, 1, 1}}, {{128, 5, 2, 2}, {1, 5, 2, 2}}, {{128, 5, 2, 2}, {128, 5, 1, 1}},
       {{128, 5, 2, 2}, {1, 1, 1, 1}},   {{1, 5, 2, 1}, {64, 5, 2, 1}},  {{2048, 40, 1, 1}, {2048, 1, 1, 1}},
@@ -36,7 +36,7 @@ TEST(CudaWalk, ReadsBroadcastRowsAndColumnsInVectors) {
   }
 }
 
-TEST(CudaWalk, ReadsSlicedRowsInVectors) {
+TEST(CudaElementwise, ReadsSlicedRowsInVectors) {
   check(Op::kScale, "slice", [](Graph& g, TensorContext&) {
     return scale(g, slice(g, g.input("x", DType::kF32, {96, 6, 3, 1}), {0, 32, 64}), {2.0f, 1.0f});
   });
@@ -59,7 +59,8 @@ TEST(CudaCopy, CopiesTransposedTensorsOfManyTiles) {
 
 // --- conversions ---
 
-/// Difficult inputs for quantisers: outliers, flat and one-sided blocks, zeros of both signs, subnormals.
+/// Returns difficult inputs for quantisers: outliers, blocks of equal values, blocks with values of one sign, zeros of
+/// both signs, and subnormals.
 std::vector<float> hard_values(int64_t count) {
   std::mt19937_64 rng(3);
   std::normal_distribution<float> normal;
@@ -123,7 +124,7 @@ void check_conversion(DType from, DType to, const Shape& shape, const std::vecto
   EXPECT_EQ(differing_block(to, got, expected), -1);
 }
 
-TEST(CudaCast, CastsEveryDTypeToPlainDTypesBitForBit) {
+TEST(CudaCast, CastsEveryDTypeToUnquantisedDTypesBitForBit) {
   const std::vector<float> values = hard_values(256 * 12);
   const DType plain[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI32, DType::kI64};
   const auto is_integer = [](DType dtype) { return dtype == DType::kI32 || dtype == DType::kI64; };
@@ -159,7 +160,8 @@ TEST(CudaCast, CastsNaNToNaNOrZero) {
   }
 }
 
-/// Blocks of q8_0 that contain one of these values at several positions, alternating with ordinary blocks.
+/// Returns the values of q8_0 blocks. Each block with a special value is followed by a block with ordinary values. The
+/// special value is at one of several positions.
 std::vector<float> blocks_with_odd_values() {
   std::vector<float> values;
   for (const float odd : {NAN, -NAN, std::bit_cast<float>(0x7f801000u), INFINITY, -INFINITY, 3e38f}) {
@@ -204,7 +206,8 @@ TEST(CudaRows, HandlesRowsOfOddLengthsAndStrides) {
   }
 }
 
-/// Writes rows of 64 values into a cache of this dtype and compares its bytes with the host's.
+/// Writes rows of 64 values into a cache of type `dtype`. Compares the bytes of the cache with the bytes that the host
+/// computes.
 void check_cache(DType dtype, const std::vector<float>& values) {
   SCOPED_TRACE(name_of(dtype));
   const auto rows = static_cast<int64_t>(values.size()) / 64;
@@ -217,7 +220,7 @@ void check_cache(DType dtype, const std::vector<float>& values) {
   TensorValues leaves{{cache, Values(values.size(), 1)}, {x, Values(values.size(), 0)}, {ids, {}}};
   for (int64_t i = 0; i < rows; ++i) leaves[ids].push_back(static_cast<double>(i));
   CudaRun run(graph, leaves);
-  check_cuda(cudaMemcpy(x->data, values.data(), x->bytes(), cudaMemcpyHostToDevice));  // keeps all bits of NaN
+  check_cuda(cudaMemcpy(x->data, values.data(), x->bytes(), cudaMemcpyHostToDevice));  // this copy keeps all NaN bits
   run.run();
   EXPECT_EQ(differing_block(dtype, run.bytes(*cache), converted(dtype, values)), -1);
 }
@@ -229,8 +232,8 @@ TEST(CudaRows, WritesBlockCachesBitForBitLikeTheHost) {
   check_cache(DType::kQ8_0, blocks_with_odd_values());
 }
 
-TEST(CudaRows, LastOfEqualIdsWins) {
-  // On the emulator, blocks run in reverse, so rows that must be written last are processed first.
+TEST(CudaRows, LastRowWinsForEqualIds) {
+  // On the emulator, blocks run in reverse order, so the rows that must be written last are processed first.
   const Environment reverse("SHOAL_EMULATED_BLOCKS", "reverse");
   for (const DType dtype : {DType::kF32, DType::kQ8_0}) {
     Graph graph;

@@ -1,5 +1,5 @@
 // Kernels of launch_early() on the emulator. With SHOAL_EMULATED_EARLY, kernels that read or write before they call
-// wait_for_previous() give wrong results. Kernels that call it first give correct results.
+// wait_for_previous() give wrong results. Kernels that first call wait_for_previous() give correct results.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ using testing::Each;
 using testing::ElementsAre;
 
 constexpr int kBlocks = 6;
-/// Results if blocks that begin early see 0 and later blocks see 1.
+/// Expected results of a kernel whose early blocks read 0 and whose other blocks read 1.
 const std::vector<int> kEarly{0, 0, 1, 1, 0, 0};
 
 __global__ void hold_back(const uint32_t* word) {
@@ -61,7 +61,7 @@ __global__ void copy_after_wait_of_one(const int* from, int* to) {
 }
 __global__ void never_wait() {}
 
-/// A stream of GPU 0. All work is queued before any of it runs, or is captured into a graph.
+/// Tests on a stream of GPU 0. Either all work is queued before any of it runs, or a graph captures the work.
 class EarlyStart : public testing::TestWithParam<bool> {
  protected:
   void run(const std::function<void()>& queue) {
@@ -101,7 +101,7 @@ class EarlyStart : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Launches, EarlyStart, testing::Values(false));
 INSTANTIATE_TEST_SUITE_P(Graphs, EarlyStart, testing::Values(true));
 
-// The first and last blocks of a kernel begin early only if it directly follows another kernel.
+// The first and last blocks of a kernel begin early only if the kernel directly follows another kernel.
 TEST_P(EarlyStart, ReadsBeforeTheWaitSeeOldValues) {
   for (const auto& [mode, behind_kernel] : {std::pair("1", true), {"1", false}, {"0", true}}) {
     const Environment setting("SHOAL_EMULATED_EARLY", mode);
@@ -151,7 +151,7 @@ TEST_P(EarlyStart, WritesBeforeTheWaitReachAnEarlierKernel) {
   EXPECT_EQ(y_.get(), kEarly);
 }
 
-/// Behaves like a collective that waits for another rank.
+/// This kernel behaves like a collective that waits for another rank.
 __global__ void wait_for_word(const uint32_t* word, bool lets_next_start, uint32_t* runs) {
   if (lets_next_start) let_next_start();
   store_release(runs, 1);
@@ -159,8 +159,8 @@ __global__ void wait_for_word(const uint32_t* word, bool lets_next_start, uint32
 }
 
 struct EarlyStartWithResidency : testing::Test {
-  /// Queues a kernel that waits for a word, and then the work of `behind`, before any of the work runs. Calls
-  /// `meanwhile` while the kernel waits, and sets the word when `meanwhile` returns.
+  /// Queues a kernel that waits for a word, and then the work of `behind`. None of this work runs until all of it is
+  /// queued. Calls `meanwhile` while the kernel waits, and sets the word when `meanwhile` returns.
   void run(bool lets_next_start, const std::function<void()>& behind, const std::function<void()>& meanwhile) {
     PinnedWord ready, runs, go;
     launch(stream_, hold_back, dim3(1), dim3(512), 0, static_cast<const uint32_t*>(ready.get()));
@@ -184,7 +184,7 @@ struct EarlyStartWithResidency : testing::Test {
   const CudaArray<int> x_{std::vector<int>(kBlocks, 0)};
 };
 
-TEST_F(EarlyStartWithResidency, WaitingBlocksTakeFreeRoom) {
+TEST_F(EarlyStartWithResidency, EarlyBlocksOccupyFreeMultiprocessors) {
   const auto behind = [this] { add_early(kBlocks); };
   run(true, behind, [] { wait_until([] { return resident_blocks(0) == 4; }); });
   run(false, behind, [] {

@@ -1,5 +1,5 @@
-// Visibility of a block's words to other blocks with SHOAL_EMULATED_WEAK. These kernels read their own words by plain
-// loads, which return the same values as in other blocks.
+// With SHOAL_EMULATED_WEAK, other blocks see the words of a block later. The kernels of these tests read their own
+// words with plain loads, which return the values that other blocks see.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,8 +63,8 @@ TEST(WeakMemory, WordsOfPairsArriveOutOfOrder) {
   }
 }
 
-/// Stores two pairs, a flag and another pair. Checks visibility after each pause until the flag and the last pair are
-/// visible.
+/// Stores two pairs, then a flag, then a third pair. Checks visibility after each pause until the flag and the third
+/// pair are visible.
 __global__ void release_between(uint64_t* words, uint32_t* flag, int* early, int* overtaken) {
   store_pair(words, 1, 1);
   store_pair(words + 2, 1, 1);
@@ -96,7 +96,8 @@ TEST(WeakMemory, ReleaseFollowsEarlierStores) {
   EXPECT_GT(overtaken.get()[0], 0) << "later stores never overtook the release";
 }
 
-/// Both blocks announce themselves and set their flags. Each then polls the other block's flag for a limited time.
+/// Both blocks increment `arrived`, wait for each other and set their flags. Then each block polls the flag of the
+/// other block for a limited time.
 __global__ void look_for_each_other(uint32_t* arrived, uint32_t* flags, bool fence, uint32_t* seen) {
   atomicAdd(arrived, 1u);
   while (load_acquire(arrived) < 2) spin_pause();
@@ -129,7 +130,9 @@ TEST(WeakMemory, LoadsMayPassEarlierStores) {
 #ifdef __SANITIZE_THREAD__
 enum class Order { kRight, kNoRelease, kNoAcquire, kNoFenceBefore, kNoFenceBehind };
 
-/// The second block signals a word by a flag, or by a counter between fences. The first block reads the word.
+/// The second block writes a word, then signals the first block, which reads the word. The signal is a flag, or a
+/// counter with a fence before the increment and a fence after the poll. `order` can omit the release, the acquire or
+/// one fence.
 __global__ void tell(Order order, bool by_counter, uint32_t* word, uint32_t* flag, uint32_t* seen) {
   if (blockIdx.x == 1) {
     *word = 7;
@@ -150,8 +153,8 @@ __global__ void tell(Order order, bool by_counter, uint32_t* word, uint32_t* fla
 
 uint32_t told(Order order, bool by_counter) {
   const CudaStream stream;
-  const CudaArray<uint32_t> words(std::vector<uint32_t>(12, 0));  // the sanitizer remembers only few accesses per 8
-                                                                  // bytes
+  const CudaArray<uint32_t> words(std::vector<uint32_t>(12, 0));  // the thread sanitizer remembers only few accesses
+                                                                  // per 8 bytes
   launch(stream, tell, dim3(2), dim3(1), 0, order, by_counter, words.data(), words.data() + 4, words.data() + 8);
   stream.synchronize();
   return words.get()[8];

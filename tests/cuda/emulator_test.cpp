@@ -1,4 +1,5 @@
-// Kernels on the emulator: cooperation of threads, lanes and blocks, and the errors that the emulator reports.
+// Kernels on the emulator. The tests cover the cooperation of threads, lanes and blocks, and the errors that the
+// emulator reports.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -99,7 +100,7 @@ TEST(Emulator, AsynchronousCopiesArriveAtTheWait) {
   launch(stream, copy_asynchronously, dim3(1), dim3(1), 0, in.data(), out.data(), early.data());
   stream.synchronize();
   EXPECT_EQ(early.get()[0].w, 4u);
-  EXPECT_EQ(early.get()[1].w, 0xffffffffu) << "must be rubbish before the wait";
+  EXPECT_EQ(early.get()[1].w, 0xffffffffu) << "the value must be undefined before the wait";
   EXPECT_EQ(out.get()[0].x, 1u);
   EXPECT_EQ(out.get()[1].w, 8u);
   EXPECT_EQ(out.get()[2].y, 0u);
@@ -196,7 +197,7 @@ __global__ void write_behind_shared() {
   values[threadIdx.x] = 1;
 }
 
-TEST(EmulatorDeathTest, AddressSanitizerDetectsKernelOverflows) {
+TEST(EmulatorDeathTest, AddressSanitizerDetectsOverflowsInKernels) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const CudaArray<int> out(size_t{100});
   EXPECT_DEATH(run_one(write_behind, out.data(), 100), "heap-buffer-overflow(.|\n)*write_behind");

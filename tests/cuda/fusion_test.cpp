@@ -1,5 +1,5 @@
-// Fusion of a plan's nodes. The tests count launches and compare values with an unfused run of the same graph, in which
-// cuts between all nodes prevent fusion.
+// Fusion of a plan's nodes. The tests count launches, and compare values with the values of an unfused run of the same
+// graph. In the unfused run, cuts between all nodes prevent fusion.
 #include "devices/cuda/fusion.h"
 
 #include <gmock/gmock.h>
@@ -49,10 +49,10 @@ const std::string kThreeNodes =
 struct Case {
   std::string name;
   std::string nodes;
-  int saved = 0;  ///< launches saved compared with single nodes
+  int saved = 0;  ///< number of launches that fusion saves
   std::vector<int> cuts = {};
   Names shown = {};
-  bool exact = false;  ///< values must be equal bit for bit
+  bool exact = false;  ///< whether values must be equal bit for bit
 };
 Case exact(std::string name, std::string nodes, int saved, std::vector<int> cuts = {}, Names shown = {}) {
   return {std::move(name), std::move(nodes), saved, std::move(cuts), std::move(shown), true};
@@ -61,8 +61,8 @@ std::ostream& operator<<(std::ostream& out, const Case& one) {
   return out << one.name;
 }
 
-/// Returns the column forms, as bits, that pass from node 0 to a plan of nodes [1, 6) with these cuts, and from the
-/// plan to node 6.
+/// Creates a plan of nodes [1, 6) with these cuts. Returns two bit masks of column forms: those that node 0 passes to
+/// the plan, and those that the plan passes to node 6.
 std::pair<uint32_t, uint32_t> passed_with(std::vector<int> cuts) {
   test::CudaMesh mesh(1);
   test::Loaded loaded(with_leaves("%before = mul(%token, %scale)\n%u = unary(%token) {kind=silu}\n"
@@ -80,15 +80,15 @@ std::pair<uint32_t, uint32_t> passed_with(std::vector<int> cuts) {
   return {passed.before, passed.behind};
 }
 
-// q6_K uses groups of four, q5_0 groups of two.
-TEST(CudaFusionOnce, OnlyFirstAndLastNodeOfAPlanPassColumnRecords) {
+// q6_K requires columns with groups of four, and q5_0 requires columns with groups of two.
+TEST(CudaFusionNeighbours, OnlyFirstAndLastNodeOfAPlanPassColumnRecords) {
   const uint32_t two = 1, four = 2;
   EXPECT_EQ(passed_with({}), std::pair(four, two));
   EXPECT_EQ(passed_with({2}), std::pair(0u, two));
   EXPECT_EQ(passed_with({5}), std::pair(four, 0u));
 }
 
-TEST(CudaFusionOnce, RefusesInvalidNeighboursOfAPlan) {
+TEST(CudaFusionNeighbours, RefusesInvalidNeighboursOfAPlan) {
   test::CudaMesh mesh(1);
   const test::Loaded loaded(with_leaves(kThreeNodes), *mesh.devices()[0]),
       other(with_leaves(kThreeNodes), *mesh.devices()[0]);
@@ -134,18 +134,18 @@ const std::string kGatedExperts = "%g = mul_mat_id(%gates, %each, %ids3)\n%u = m
 const std::string kWeightedExperts =
     "%p = mul_mat_id(%gates, %each, %ids3)\n%w = mul(%p, %by)\n%t = permute(%w) {axes=[1,0,2,3]}\n"
     "%c = contiguous(%t)\n%out = sum_rows(%c)\noutput %out\n";
-/// Projections of a prompt.
+/// Products of weights and a prompt. A bias is added to each product.
 const std::string kBiasedProjections =
     "%p = mul_mat(%wv, %prompt)\n%q = add(%p, %bias)\n%r = mul_mat(%wf, %prompt)\n%s = add(%bk, %r)\n"
     "%t = mul_mat(%wk, %prompt)\n%u = add(%t, %bk)\noutput %q\noutput %s\noutput %u\n";
 const std::string kBiased = "%p = mul_mat(%wv, %a)\n%out = add(%p, %bias)\noutput %out\n";
 const std::string kResidual = "%p = mul_mat(%square, %a)\n%out = add(%b, %p)\noutput %out\n";
-/// Products of one column.
+/// Products of one column. A bias is added to some of the products.
 const std::string kProductsWithSums =
     "%p = mul_mat(%wv, %a)\n%q = add(%p, %bias)\n%r = mul_mat(%wk, %a)\n%s = mul_mat(%wv, %a)\n"
     "%t = add(%bias, %s)\noutput %q\noutput %r\noutput %t\n";
 
-/// Products %WEIGHT_x of these weights and one column.
+/// Returns nodes %WEIGHT_x, which are the products of the weights and one column.
 std::string products(const Names& weights, const std::string& column, bool outputs = true) {
   std::string nodes, ends;
   for (const std::string& weight : weights) {
@@ -159,7 +159,7 @@ const std::string kProjections = products({"wq", "wk", "wv"}, "a");
 std::string read(const std::string& name) {
   return "%" + name + "_read = unary(%" + name + ") {kind=silu}\noutput %" + name + "_read\n";
 }
-/// Replaces the input %a by `column`.
+/// Returns the nodes with `column` instead of the input %a.
 std::string of(const std::string& column, const std::string& nodes) {
   return test::replaced(nodes, "%a)", "%" + column + ")");
 }
@@ -184,7 +184,7 @@ std::vector<Case> cases() {
        "%m = reshape(%n) {shape=[256,2,1,1]}\n%out = mul(%m, %scale)\noutput %out\noutput %s\n",
        0},
       {"gated", kGated, 3},
-      {"gate_is_output", kGated + "output %g\n", 1},  // the kernel still prepares b only once
+      {"gate_is_output", kGated + "output %g\n", 1},  // the kernel still prepares `b` only once
       {"up_is_shown", kGated, 1, {}, {"u"}},
       {"gated_cut_from_its_products", kGated, 1, {2}},
       {"gated_with_different_columns", replaced(kGated, "%up, %a", "%up, %b"), 0},
@@ -232,7 +232,7 @@ std::vector<Case> cases() {
        "%p = mul_mat_id(%gates, %each, %ids3)\n%w = mul(%p, %by)\n%c = contiguous(%w)\n%out = sum_rows(%c)\n"
        "output %out\n",
        0},
-      // Pairs of tokens and experts are sorted. The products of two experts run as tiles.
+      // The pairs of a token and an expert are sorted. The products of two experts run as tiles.
       {"gated_experts_of_a_prompt", replaced(kGatedExperts, "%each, %ids3", "%all, %ids4"), 5},
       {"gated_experts_of_a_prompt_by_tiles",
        "%g = mul_mat_id(%two_gates, %all, %ids4) {ranges=[0:1,2:1]}\n"
@@ -257,43 +257,43 @@ std::vector<Case> cases() {
 INSTANTIATE_TEST_SUITE_P(Patterns, CudaFusion, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
-/// Checks the number of fused nodes for each placement of tensors. "out=out" changes nothing.
+/// Checks the number of fused nodes for each placement of tensors. The placement "out=out" changes nothing.
 void expect_places(const std::string& nodes, const std::vector<test::Places>& table, const GpuTraits& gpu = {}) {
   test::expect_fused(with_leaves(nodes), table, gpu);
 }
 
-TEST(CudaFusionPlaces, PlacementDecidesFusionOfSumAndNorm) {
+TEST(CudaFusionOverlap, SumAndNormFuseUnlessTensorsOverlap) {
   for (const std::string put : {"s=a", "s=b", "out=a", "out=b"}) {
     expect_places(kSumAndNorm, {{3, put + " " + put + "+2048"}, {1, put + "+16 " + put + "+2047"}});
   }
-  expect_places(kSumAndNorm, {{1, "s=scale out=scale out=s"}, {3, "n=scale"}});  // %n is never written
+  expect_places(kSumAndNorm, {{1, "s=scale out=scale out=s"}, {3, "n=scale"}});  // no kernel writes %n
   expect_places(kSumForTheNorm, {{3, "out=s"}, {1, "out=s+4"}});                 // no other node reads %s
 }
 
-TEST(CudaFusionPlaces, PlacementDecidesFusionOfGatedProducts) {
+TEST(CudaFusionOverlap, GatedProductsFuseUnlessTensorsOverlap) {
   // The fused kernel does not write %g and does not use the workspace of %u. If %out overlaps an operand, the two
-  // products of one b still share a launch.
+  // products still share a launch, because they have the same `b`.
   expect_places(kGated, {{3, "out=out out=g out=u.work"}, {2, "out=a out=up+8 out=g.work"}});
 }
 
-TEST(CudaFusionPlaces, PlacementDecidesFusionOfGatedExperts) {
-  // The same rules as for gated products hold. In addition, %out may overwrite the ids, because the kernel reads the
-  // ids first.
+TEST(CudaFusionOverlap, GatedExpertsFuseUnlessTensorsOverlap) {
+  // The rules for gated products also apply here. In addition, %out may overwrite the ids, because the kernel reads the
+  // ids before it writes %out.
   expect_places(kGatedExperts, {{3, "out=out out=g out=ids3 out=u.work"}, {1, "out=each out=ups+8 out=g.work"}});
 }
 
-TEST(CudaFusionPlaces, PlacementDecidesFusionOfWeightedExperts) {
+TEST(CudaFusionOverlap, WeightedExpertsFuseUnlessTensorsOverlap) {
   expect_places(kWeightedExperts, {{4, "out=out out=p"}, {1, "out=each out=ids3 out=by out=gates out=p.work"}},
                 {.compute_capability = 90, .shared_bytes_per_block = 227 * 1024});
 }
 
-TEST(CudaFusionPlaces, PlacementDecidesFusionOfProductAndSum) {
+TEST(CudaFusionOverlap, ProductAndAdditionFuseUnlessTensorsOverlap) {
   expect_places(kResidual, {{2, "out=out out=b"}, {1, "out=b+4 out=a out=p.work"}});
 }
 
-TEST(CudaFusionPlaces, PlacementDecidesFusionOfProductsOfOneColumn) {
-  // The last product is not fused if a result or matrix overlaps its workspace. The kernel does not use the workspaces
-  // of the other products.
+TEST(CudaFusionOverlap, ProductsOfOneColumnFuseUnlessTensorsOverlap) {
+  // The last product is not fused if a result or matrix overlaps the workspace of this product. The kernel does not use
+  // the workspaces of the other products.
   for (const std::string one : {"wq_x", "wk_x", "wv_x", "wq", "wk"}) {
     expect_places(kProjections, {{2, one + "=wv_x.work"}, {3, one + "=wq_x.work"}});
   }
@@ -303,9 +303,9 @@ TEST(CudaFusionPlaces, PlacementDecidesFusionOfProductsOfOneColumn) {
                  {1, "wq_x=wv_x.work,wk_x.work=wv_x.work wk=wv_x.work,wk_x.work=wv_x.work wq_x=a wq_x=wk"}});
 }
 
-TEST(CudaFusionPlaces, BiasedPromptProductsFuseUnlessMemoryOverlaps) {
+TEST(CudaFusionOverlap, PromptProductsWithBiasFuseUnlessTensorsOverlap) {
   expect_places(kBiasedProjections, {{6, "q=q q=p,u=t s=p.work bias=p.work wf=p.work"},
-                                     {5, "u=t.work"},  // only the sum of %t is not fused
+                                     {5, "u=t.work"},  // only the addition %u is not fused
                                      {4, "s=t.work bias=t.work wf=t.work u=bias"},
                                      {2, "q=bk"}});
 }

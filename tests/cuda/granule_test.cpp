@@ -1,6 +1,6 @@
-// Tests of devices/cuda/granule.h. Rows of quantised weights are read as whole vectors, even if a tensor ends inside of
-// a vector. Buffers therefore end with a whole vector. The emulator allows only asynchronous copies to read beyond a
-// tensor in this way.
+// Tests of devices/cuda/granule.h. Kernels read rows of quantised weights as whole vectors, even if a tensor ends
+// inside of a vector. Therefore, buffers end with a whole vector. On the emulator, only asynchronous copies may read
+// beyond the end of a tensor.
 #include <gmock/gmock.h>
 
 #include <cstring>
@@ -33,7 +33,7 @@ void run_copy(const std::byte* in, uint8_t* out) {
   stream.synchronize();
 }
 
-TEST(Granule, CopiesMayReadVectorsWithAnyAllocatedByte) {
+TEST(Granule, CopiesMayReadPartlyAllocatedVectors) {
   const CudaArray<std::byte> in(std::vector<std::byte>(33, std::byte{7}));
   const CudaArray<uint8_t> out(16);
   emulator::take_copies_over_edges();
@@ -44,7 +44,7 @@ TEST(Granule, CopiesMayReadVectorsWithAnyAllocatedByte) {
   EXPECT_EQ(emulator::take_copies_over_edges(), 1u);
   const std::vector<uint8_t> got = out.get();
   EXPECT_EQ(got[0], 7);
-  for (size_t i = 1; i < got.size(); ++i) EXPECT_EQ(got[i], 0xFF) << "rubbish, byte " << i;
+  for (size_t i = 1; i < got.size(); ++i) EXPECT_EQ(got[i], 0xFF) << "undefined byte " << i;
 }
 
 TEST(GranuleDeathTest, CopiesOutsideOfAllocationsAbort) {
@@ -59,9 +59,9 @@ TEST(GranuleDeathTest, CopiesOutsideOfAllocationsAbort) {
 
 class RowsAtAnEdge : public ::testing::TestWithParam<DType> {};
 
-/// Five rows with an odd number of blocks. The last byte of the weight is at the beginning or in the middle of a
-/// vector.
-TEST_P(RowsAtAnEdge, PartialLastVectorIsReadWhole) {
+/// Each weight has five rows with an odd number of blocks. The last byte of the weight is at the beginning or in the
+/// middle of a vector.
+TEST_P(RowsAtAnEdge, ProductsReadPartialLastVectorAsWholeVector) {
   const int64_t k = traits(GetParam()).block_elems * (traits(GetParam()).block_elems == 256 ? 3 : 13);
   for (const int64_t columns : {1, 3, 20}) {
     SCOPED_TRACE(columns);
@@ -73,7 +73,7 @@ TEST_P(RowsAtAnEdge, PartialLastVectorIsReadWhole) {
   }
 }
 
-/// Quantised types whose block size is not a multiple of the granule.
+/// Returns the quantised types whose block size is not a multiple of the granule.
 std::vector<DType> types_with_rows_at_odd_places() {
   std::vector<DType> types = test::weight_types();
   std::erase_if(types, [](DType t) { return !traits(t).is_quantized || traits(t).block_bytes % kGranule == 0; });
@@ -103,7 +103,7 @@ TEST(Granule, BuffersEndWithWholeVectors) {
   }
 }
 
-TEST(Granule, RetriedBuffersEndWithWholeVectors) {
+TEST(Granule, BuffersOfRetriedAllocationsEndWithWholeVectors) {
   CudaMesh mesh(1);
   emulator::fail_call("cudaMallocAsync", 1, cudaErrorMemoryAllocation);
   const auto buffer = mesh.devices()[0]->buffer_type().allocate(34);

@@ -1,5 +1,5 @@
-// The host code of CUDA devices on emulated GPUs. Covers the runtime calls of plans and recordings, failures of these
-// calls, and the GPUs that the family reports.
+// Tests of the host code of CUDA devices on emulated GPUs. The tests cover the runtime calls of plans and recordings,
+// failures of these calls, and the GPUs that the family reports.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -134,9 +134,9 @@ TEST_F(Host, MovedPlanKeepsItsGraphIfAddressesStay) {
   plan_.reset();
 }
 
-/// The problem that the device reports.
+/// The problem that a device reports if it cannot create a CUDA graph.
 std::string no_graph(cudaError_t why) {
-  return "CUDA0 launches kernels one by one, which is slower: CUDA cannot create a graph from them (" +
+  return "CUDA0 launches kernels one by one (slower), because CUDA cannot create a graph (" +
          std::string(cudaGetErrorString(why)) + ")";
 }
 
@@ -188,9 +188,9 @@ TEST_F(Host, FailedAllocationNamesRequestedAndFreeBytes) {
                 ThrowsMessage<OutOfMemory>(AllOf(StartsWith("[CUDA0] out of memory: "), HasSubstr(text))));
   };
   const size_t free = device_.memory().free;
-  refused(device_.memory().total + 1, "asked for");
+  refused(device_.memory().total + 1, "requested");
   fail_call("cudaMallocAsync", 1, cudaErrorMemoryAllocation, 2);
-  refused(4096, "4.0 KiB asked for");
+  refused(4096, "4.0 KiB requested");
   EXPECT_EQ(device_.memory().free, free) << "the failed allocation releases its memory";
   EXPECT_NO_THROW(device_.buffer_type().allocate(4096));
   fail_call("cudaHostAlloc", 1, cudaErrorMemoryAllocation);
@@ -198,7 +198,7 @@ TEST_F(Host, FailedAllocationNamesRequestedAndFreeBytes) {
               ThrowsMessage<OutOfMemory>(StartsWith("[CUDA0] cannot pin 4.0 KiB of host memory")));
 }
 
-TEST_F(Host, SpoiltRecordingRunsNothing) {
+TEST_F(Host, InvalidRecordingRunsNothing) {
   run(loaded_, *plan_);
   const auto before = test::read_floats(*loaded_.graph.find("y"));
   loaded_.seed = 2;
@@ -226,7 +226,7 @@ TEST_F(Host, SpoiltRecordingRunsNothing) {
     EXPECT_EQ(test::read_floats(*loaded_.graph.find("y")), before);
   }
   EXPECT_EQ(told, 0);
-  EXPECT_EQ(mesh_.family().problems(), "") << "the caller spoilt the recording, not CUDA";
+  EXPECT_EQ(mesh_.family().problems(), "") << "the caller made the recording invalid, not CUDA";
   run(loaded_, *plan_);
   expect_right(loaded_);
 }
@@ -277,7 +277,7 @@ TEST_F(Host, FailedEventCreationThrowsInTheCaller) {
   EXPECT_NO_THROW(backend_.synchronize());
 }
 
-// A watched stream records an event after each piece of work, which shows whether the stream makes progress.
+// A watched stream records an event after each operation. These events show whether the stream makes progress.
 TEST_F(Host, FailedProgressEventFailsItsStream) {
   auto& backend = static_cast<CudaBackend&>(backend_);
   backend.launcher().add_watch(this, {[](std::chrono::nanoseconds) {}, nullptr});
@@ -360,13 +360,13 @@ TEST(CudaFamily, VirtualDevicesDivideTheMemory) {
   EXPECT_EQ(devices[1]->memory().free, 4096u);
   EXPECT_EQ(devices[0]->memory().free, 1u << 20);
   EXPECT_THAT([&] { devices[1]->buffer_type().allocate(8192); },
-              ThrowsMessage<OutOfMemory>(AllOf(HasSubstr("[CUDA0.1] out of memory: 8.0 KiB asked for, 4.0 KiB free"))));
+              ThrowsMessage<OutOfMemory>(AllOf(HasSubstr("[CUDA0.1] out of memory: 8.0 KiB requested, 4.0 KiB free"))));
   EXPECT_NO_THROW(devices[0]->buffer_type().allocate(1u << 20));
   const Environment bad("SHOAL_CUDA_DEVICES_PER_GPU", "65");
   EXPECT_THAT([] { CudaFamily(); }, ThrowsMessage<InvalidArgument>(HasSubstr("SHOAL_CUDA_DEVICES_PER_GPU")));
 }
 
-TEST(CudaFamily, PoolReserveCountsAsFreeAndIsReleasedOnDemand) {
+TEST(CudaFamily, UnusedPoolCountsAsFreeAndIsReleasedOnDemand) {
   const Environment environment("SHOAL_EMULATED_MEMORY", "4194304");
   CudaMesh mesh(1);
   Device& device = *mesh.devices()[0];
@@ -408,7 +408,8 @@ TEST(CudaFamily, SkipsBrokenGpus) {
   emulator::clear_faults();
 }
 
-// CUDA would compare only the number of GPUs with the number of processors, but each device has a thread that waits.
+// By default, CUDA threads yield only if there are more GPUs than CPU cores. But each device has a thread that waits,
+// so the plug-in counts devices instead of GPUs.
 TEST(CudaFamily, DeviceThreadsYieldIfThereAreManyDevices) {
   EXPECT_FALSE(waits_by_yielding(1, 2));
   EXPECT_FALSE(waits_by_yielding(15, 16));
@@ -442,7 +443,8 @@ bool may_use(int gpu, int peer) {
   return flags == cudaMemAccessFlagsProtReadWrite;
 }
 
-// Another library or part of the process may have connected the peers without sharing their pools.
+// Another library, or another part of the process, may have enabled peer access without sharing the memory pools. The
+// plug-in must then share the pools.
 TEST(CudaFamily, SharesPoolsOfAlreadyConnectedPeers) {
   const Environment gpus("SHOAL_EMULATED_GPUS", "2");
   for (const auto& [gpu, peer] : kWays) {
@@ -475,12 +477,12 @@ TEST(CudaFamily, DoesNotConnectPeersWithoutSharedPools) {
   }
 }
 
-// The driver may copy with either GPU, so both directions go through the host.
+// The driver may execute a copy on either of the two GPUs. Therefore, copies in both directions go through the host.
 TEST(CudaFamily, WrongPeerCopiesAreReplacedByCopiesThroughTheHost) {
   for (const char* lie : {"0>1", "1>0"}) {
     const Environment lying("SHOAL_EMULATED_LYING_PEERS", lie);
     CudaMesh mesh(2);
-    EXPECT_THAT(mesh.family().problems(), HasSubstr("are wrong and not used"));
+    EXPECT_THAT(mesh.family().problems(), HasSubstr("corrupt data and are not used"));
     for (const auto& [from, to] : kWays) {
       Loaded here(kText, *mesh.devices()[static_cast<size_t>(from)]),
           there(kText, *mesh.devices()[static_cast<size_t>(to)]);
@@ -495,7 +497,7 @@ TEST(CudaFamily, WrongPeerCopiesAreReplacedByCopiesThroughTheHost) {
   }
 }
 
-// Uses a pair of GPUs that no other test uses, because test results of pairs are cached.
+// This test uses a pair of GPUs that no other test uses, because the plug-in checks each pair only once.
 TEST(CudaFamily, RefusesBrokenPeerAccess) {
   const Environment lying("SHOAL_EMULATED_LYING_PEERS", "10>11"), none("SHOAL_NCCL_LIBRARY", "/nowhere/libnccl.so");
   CudaMesh mesh(12);
@@ -507,7 +509,7 @@ TEST(CudaFamily, RefusesBrokenPeerAccess) {
       ThrowsMessage<DeviceError>(AllOf(HasSubstr("peer access does not work: GPU 10 reports peer access to GPU 11"),
                                        HasSubstr("use another communicator"))));
   options.implementation = "auto";
-  EXPECT_FALSE(collectives::cuda::make_cuda_communicator(pair, options)->can_be_recorded()) << "staged";
+  EXPECT_FALSE(collectives::cuda::make_cuda_communicator(pair, options)->can_be_recorded()) << "must be staged";
 }
 
 }  // namespace

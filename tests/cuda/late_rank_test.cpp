@@ -1,5 +1,5 @@
-// A rank of a meta device is late for a collective, or does not end after the last collective, because its launcher is
-// stuck. The program must get a message that names this rank.
+// In these tests, a stuck launcher thread delays a rank of a meta device before a collective or after the last
+// collective. The program must get a message that names this rank.
 #include <gmock/gmock.h>
 
 #include "base/error.h"
@@ -18,7 +18,7 @@ using testing::HasSubstr;
 struct Stuck {
   const char* name;
   int rank;
-  bool behind = false;  ///< whether the rank is stuck after the graph; otherwise it is stuck before the graph
+  bool behind = false;  ///< true: the rank is stuck after the graph; false: before the graph
 };
 
 class LateRank : public testing::TestWithParam<Stuck> {};

@@ -1,4 +1,4 @@
-// A test model on virtual devices of one emulated GPU. The program loads models in the same steps.
+// A test model on virtual devices of one emulated GPU. The program loads a model in the same way.
 #pragma once
 
 #include <string>
@@ -19,7 +19,8 @@ inline void* plugin_function(std::string_view name) {
   return find_in(table, name);
 }
 
-/// The model of file `path` on `parts` devices of one emulated GPU that has `processors` multiprocessors.
+/// The model of file `path`. Its devices share one emulated GPU with `processors` multiprocessors. `parts` is the
+/// number of these devices.
 class LoadedModel {
  public:
   LoadedModel(const std::string& path, int parts, int processors = 132)

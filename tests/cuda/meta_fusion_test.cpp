@@ -1,5 +1,6 @@
-// Plans of meta devices on virtual CUDA devices of one GPU, which run all_reduce, residual sum and norm in one kernel
-// (meta/plan/joined_norm.h). The tests compare values with single nodes and check that unsupported nodes are not fused.
+// Plans of meta devices on virtual CUDA devices of one GPU. These plans run all_reduce, residual sum and norm in one
+// kernel (meta/plan/joined_norm.h). The tests compare values with the results of single nodes. They also check that
+// unsupported nodes are not fused.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ using collectives::Call;
 using collectives::Communicator;
 using collectives::FusedNorm;
 
-/// Calls queued on all ranks.
+/// Number of calls that all ranks queued.
 struct Queued {
   int calls = 0, fused = 0;
   std::vector<std::pair<uint32_t, uint32_t>> forms;  ///< record forms that each fused call reads and writes
@@ -66,7 +67,8 @@ class Counted final : public Communicator {
 
 const std::string kAll = "output %r\noutput %m\noutput %r2\noutput %m2\noutput %out";
 
-/// A graph's plan on a meta device. Its devices share one GPU; with NCCL, each device has its own GPU.
+/// The plan of a graph on a meta device. With NCCL, each device has its own GPU. With other communicators, all devices
+/// share one GPU.
 class Planned {
  public:
   Planned(int ranks, const std::string& text, Fuse fuse = Fuse::kAll, const std::string& comm = "auto")
@@ -135,7 +137,7 @@ TEST_P(CudaMetaFusion, MatchesSingleNodesOnAllRanks) {
   Planned fusing(ranks, text), plain(ranks, text, Fuse::kNothing);
   EXPECT_EQ(fusing.joined(), 2);
   EXPECT_EQ(plain.joined(), 0);
-  for (int i = 1; i <= 4; ++i) {  // launch, record, replay, replay
+  for (int i = 1; i <= 4; ++i) {  // the plan is launched, then recorded, then replayed twice
     const auto found = fusing.outputs(static_cast<uint64_t>(i));
     ASSERT_EQ(found.size(), 5u);
     expect_close(found, plain.outputs(static_cast<uint64_t>(i)));
@@ -164,7 +166,7 @@ meta::Layout split(int axis, std::vector<int64_t> shares) {
 
 // A record passes from attention in one plan to the product of a fused call. Another record passes from the norm of the
 // call to the next plan. Every run writes new bytes into the memory of the record.
-TEST(CudaMetaFusionOnce, PassesColumnsAsRecords) {
+TEST(FusedMetaCollectives, PassesColumnsAsRecords) {
   const std::string text = R"(
 input %x f32 [128, 1]
 input %q f32 [32, 1, 4]
@@ -195,7 +197,7 @@ output %out
                               {"up", split(1, {128, 64})},
                               {"down", split(0, {128, 64})}};
   Planned all(2, layouts, text), norms(2, layouts, text, Fuse::kNorms), plain(2, layouts, text, Fuse::kNothing);
-  for (uint64_t i = 1; i <= 4; ++i) {  // launch, record, replay, replay
+  for (uint64_t i = 1; i <= 4; ++i) {  // the plan is launched, then recorded, then replayed twice
     const auto found = all.outputs(i);
     EXPECT_EQ(found, norms.outputs(i));
     expect_close(found, plain.outputs(i));
@@ -206,8 +208,9 @@ output %out
   EXPECT_THAT(both_ranks(norms.queued), testing::Each(Pair(0, 1)));
 }
 
-// A plain call writes no record. Otherwise the next product would read the record of another column.
-TEST(CudaMetaFusionOnce, UnfusedCallsWriteNoRecords) {
+// An unfused call writes no record. Therefore, the next product must not read a record, which would contain another
+// column.
+TEST(FusedMetaCollectives, UnfusedCallsWriteNoRecords) {
   const std::string text = R"(
 input %x f32 [128, 1]
 weight %up q4_0 [128, 192]
@@ -228,7 +231,7 @@ output %out
     EXPECT_NEAR(found[i], expected[i], 0.01F * largest) << i;  // the kernel rounds elements of columns to 8 bits
 }
 
-TEST(CudaMetaFusionOnce, FusesOnlyWithPeerMemory) {
+TEST(FusedMetaCollectives, FusesOnlyWithPeerMemory) {
   const std::string text = test::norm_graph(2, kAll);
   Planned peers(2, text, Fuse::kAll, "p2p");
   EXPECT_EQ(peers.joined(), 2);
@@ -243,7 +246,7 @@ TEST(CudaMetaFusionOnce, FusesOnlyWithPeerMemory) {
   }
 }
 
-TEST(CudaMetaFusionOnce, LongOrManyRowsAreNotFused) {
+TEST(FusedMetaCollectives, LongOrManyRowsAreNotFused) {
   for (int64_t tokens : {8, 9}) {  // if ranks share a GPU, a kernel has 8 blocks, and each block handles one row
     EXPECT_EQ(Planned(2, test::norm_graph(tokens)).joined(), tokens == 8 ? 2 : 0) << tokens;
   }
@@ -262,7 +265,7 @@ TEST(CudaMetaFusionOnce, LongOrManyRowsAreNotFused) {
   }
 }
 
-TEST(CudaMetaFusionOnce, FailedRankEndsTheRun) {
+TEST(FusedMetaCollectives, FailedRankEndsTheRun) {
   Planned planned(2, test::norm_graph(1));
   planned.loaded->fill_inputs();
   const auto fail_now = [](void*, const void*, bool) { throw DeviceError("broken"); };

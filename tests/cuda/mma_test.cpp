@@ -1,6 +1,6 @@
-// devices/cuda/kernels/mma.h and wgmma.h: products of a warp and of a warpgroup, compared with plain products.
-// Fragments are filled by hand in the layout of mma.h or by matrix loads from shared memory. Warpgroup operands have
-// the layouts of the PTX manual.
+// Tests of devices/cuda/kernels/mma.h and wgmma.h. They compare products of a warp and of a warpgroup with products
+// that the host computes. Kernels fill fragments element by element in the layout of mma.h, or by matrix loads from
+// shared memory. Operands of warpgroups have the layouts of the PTX manual.
 #include "devices/cuda/kernels/mma.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,8 @@ namespace {
 using shoal::test::CudaArray;
 using shoal::test::CudaStream;
 
-/// Random row-major operands a [m][depth], b [depth][n] and d [m][n]. Products and sums are exact in f32 in any order.
+/// Random row-major operands: `a` [m][depth], `b` [depth][n] and `d` [m][n]. Products and sums are exact in f32 in any
+/// order.
 struct Exact {
   std::vector<int> a, b, d, expected;
   Exact(int m, int n, int depth) {
@@ -42,9 +43,9 @@ uint16_t encode_bf16(int value) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(static_cast<float>(value)));
 }
 
-constexpr int kN = 8, kK = 16;  // size of a warp's product, which has 16 rows
+constexpr int kN = 8, kK = 16;  // columns and depth of a warp's product, which has 16 rows
 
-// a, b (k x 8) and d are row-major. Fills fragments element by element, following the header's table.
+// `a`, `b` (k x 8) and `d` are row-major. The kernel fills fragments element by element, as in the table of mma.h.
 template <void (*kMultiply)(float (&)[4], const uint32_t (&)[4], const uint32_t (&)[2])>
 __global__ void multiply(const uint16_t* a, const uint16_t* b, float* d) {
   const int lane = static_cast<int>(threadIdx.x), g = lane / 4, t = lane % 4;
@@ -66,7 +67,7 @@ __global__ void multiply(const uint16_t* a, const uint16_t* b, float* d) {
   d[(g + 8) * kN + 2 * t + 1] = fd[3];
 }
 
-// Wrappers that hide the emulator's additional argument.
+// These functions hide the additional argument that the emulator's functions have.
 __device__ void f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   mma_f16(d, a, b);
 }
@@ -94,7 +95,8 @@ TEST(Mma, MultipliesBF16) {
   check(encode_bf16, multiply<bf16>);
 }
 
-// Matrix loads read the operands from shared memory: a row-major, b row-major (transposed loads) or column-major.
+// Matrix loads read the operands from shared memory. `a` is row-major. `b` is row-major (transposed loads) or
+// column-major.
 template <bool kColumns>
 __global__ void multiply_loaded(const uint16_t* a, const uint16_t* b, float* d) {
   __shared__ __align__(16) uint16_t shared_a[16 * 16];
@@ -132,13 +134,14 @@ TEST(Mma, LoadsMatricesFromColumns) {
 
 constexpr size_t kShared = 64 * 1024;
 
-/// Offsets of both operands from an address that is a multiple of 1024, and their descriptors without addresses.
+/// Offsets of both operands from an address that is a multiple of 1024. The descriptors of both operands contain no
+/// address.
 struct Layout {
   uint32_t a_begin, b_begin;
   uint64_t a, b;
 };
 
-/// `image`: contents of shared memory from the first multiple of 1024 on.
+/// `image` contains the bytes of shared memory from the first multiple of 1024 on.
 template <int kSums, bool kBf16>
 __global__ void multiply_group(const uint8_t* image, int image_bytes, Layout layout, float* d) {
   SHOAL_DYNAMIC_SHARED(uint8_t, memory);
@@ -206,8 +209,8 @@ bool is_right(const Layout& layout, Place place_a, Place place_b) {
   return d.get() == of_threads(exact.expected);
 }
 
-// Rows of 128 bytes. Chunk c of a row is stored at c ^ (row % 8), so eight rows (1024 bytes) form a pattern. The
-// operands are elements 32 .. 47 of their rows: chunks 4 and 5.
+// Rows have 128 bytes. Chunk c of a row has position c ^ (row % 8), so the layout repeats after eight rows (1024
+// bytes). The operands are elements 32 .. 47 of their rows: chunks 4 and 5.
 uint32_t swizzled_128(int row, int k) {
   const int chunk = (4 + k / 8) ^ row % 8;
   return static_cast<uint32_t>(row * 128 + chunk * 16 + k % 8 * 2);
@@ -215,19 +218,19 @@ uint32_t swizzled_128(int row, int k) {
 constexpr Layout k128Bytes{64, 8192 + 64, operand_descriptor(0, 0, 1024, Swizzle::k128),
                            operand_descriptor(0, 0, 1024, Swizzle::k128)};
 
-// Blocks of 8 rows x 16 bytes: first all blocks of the first chunk of k, then all blocks of the second chunk.
+// Blocks have 8 rows x 16 bytes. The blocks of the first chunk of k precede the blocks of the second chunk.
 uint32_t blocks_by_rows(int row, int k) {
   return static_cast<uint32_t>(k / 8 * 8192 + row / 8 * 128 + row % 8 * 16 + k % 8 * 2);
 }
-// Blocks of 8 rows x 16 bytes: the two blocks of a group of rows are adjacent.
+// Blocks have 8 rows x 16 bytes. The two blocks of a group of rows are adjacent.
 uint32_t blocks_by_groups(int row, int k) {
   return static_cast<uint32_t>(row / 8 * 256 + k / 8 * 128 + row % 8 * 16 + k % 8 * 2);
 }
 constexpr Layout kBlocks{0, 16384, operand_descriptor(0, 128, 256, Swizzle::kNone),
                          operand_descriptor(0, 8192, 128, Swizzle::kNone)};
 
-// Rows of 32 bytes hold a whole operand: chunk c is stored at c ^ (row / 4 % 2). In rows of 64 bytes the operand is
-// chunks 2 and 3, stored at c ^ (row / 2 % 4).
+// Rows of 32 bytes hold a whole operand. Chunk c has position c ^ (row / 4 % 2). In rows of 64 bytes, the operand is
+// chunks 2 and 3, which have position c ^ (row / 2 % 4).
 uint32_t swizzled_32(int row, int k) {
   return static_cast<uint32_t>(row * 32 + (k / 8 ^ row / 4 % 2) * 16 + k % 8 * 2);
 }

@@ -1,6 +1,7 @@
-// mul_mat_id beyond the conformance cases: many pairs as tiles on tensor cores, gated experts, and the kernel for
-// experts of one token and for short rows (devices/cuda/ops/mul_mat_stream_experts.h). Covers rows that share a step,
-// foreign experts, and weighted sums of results.
+// Tests of mul_mat_id beyond the conformance cases. If there are many pairs of a token and an expert, the products run
+// as tiles on tensor cores. Other tests cover gated experts, and the kernel for experts of one token and for short rows
+// (devices/cuda/ops/mul_mat_stream_experts.h). In some cases, the kernel reads several rows per step. Other cases have
+// experts of other devices, or weighted sums of results.
 #include "devices/cuda/ops/select.h"
 #include "tests/cuda/products.h"
 
@@ -8,14 +9,14 @@ namespace shoal::test {
 namespace {
 
 /// Ranges of the expert ids that belong to this device, and the number of experts in these ranges. Other ids are
-/// foreign experts.
+/// experts of other devices.
 struct Elsewhere {
   SelectParams params;
   int64_t experts;
 };
 const Elsewhere kSome{{{{5, 2}, {1, 2}}}, 4}, kOne{{{{3, 1}}}, 1};
 
-TEST(MulMatIdTiles, HandlesPartialTilesAndForeignExperts) {
+TEST(MulMatIdTiles, HandlesPartialTilesAndExpertsOfOtherDevices) {
   for (const DType dtype : {DType::kQ4_K, DType::kQ6_K, DType::kQ8_0, DType::kMXFP4, DType::kF16, DType::kBF16}) {
     check_experts(dtype, {256, 131, 2, 2, 1, 150}, {bound(dtype)});
     check_experts(dtype, {256, 40, 3, 2, 2, 35}, {bound(dtype)});
@@ -26,8 +27,8 @@ TEST(MulMatIdTiles, HandlesPartialTilesAndForeignExperts) {
   check_experts(DType::kQ4_K, {256, 70, kOne.experts, 2, 2, 90}, {bound(DType::kQ4_K)}, kOne.params);
 }
 
-/// Computes act(gate) * up in one launch, for many or few pairs. Checks all elements, including results of foreign
-/// experts.
+/// Computes act(gate) * up in one launch, for many or few pairs. Checks all elements, including results of experts of
+/// other devices.
 void check_gated(DType dtype, const Experts& one, GluKind kind, const cuda::GpuTraits& gpu,
                  const SelectParams& params = {}) {
   const auto build = [&](Graph& g, TensorContext& w) {
@@ -76,8 +77,8 @@ class ExpertStream : public ::testing::TestWithParam<DType> {
   }
 };
 
-/// Covers whole and partial groups of rows, a last block that repeats rows of the previous block, and fewer rows than a
-/// group.
+/// The matrices have whole or partial groups of rows. In some matrices the last block repeats rows of the previous
+/// block. Other matrices have fewer rows than a group.
 TEST_P(ExpertStream, MultipliesShortRowsOfOneMatrix) {
   for (const int64_t k : {256, 512, 768, 1024, 1280, 1536, 1792, 2048}) {
     for (const int64_t m : {7, 61}) {
@@ -86,7 +87,8 @@ TEST_P(ExpertStream, MultipliesShortRowsOfOneMatrix) {
   }
 }
 
-/// Shapes of 30B-A3B, Qwen3.5, Mixtral and DeepSeek with fewer rows. Slots share one column or have one column each.
+/// Shapes of 30B-A3B, Qwen3.5, Mixtral and DeepSeek, but with fewer rows. All slots share one column, or each slot has
+/// its own column.
 TEST_P(ExpertStream, MultipliesExpertsOfOneToken) {
   for (const Experts& one : {Experts{2048, 13, 12, 8, 1},
                              {768, 37, 12, 8, 8},
@@ -98,8 +100,8 @@ TEST_P(ExpertStream, MultipliesExpertsOfOneToken) {
   }
 }
 
-/// Covers few ranges, and one range more than the kernel can check.
-TEST_P(ExpertStream, ForeignExpertsGiveZeros) {
+/// A case has few ranges, or one range more than the kernel can check.
+TEST_P(ExpertStream, ExpertsOfOtherDevicesGiveZeros) {
   Elsewhere many{{}, cuda::Selection::kMost + 1};
   for (int64_t i = 0; i < many.experts; ++i) many.params.ranges.push_back({2 * i, 1});
   const Elsewhere all[] = {{{{{1 << 20, 4}}}, 4}, {{{{1, 2}, {9, 1}, {6, 1}}}, 4}, many};

@@ -1,5 +1,6 @@
-// Tile products fused with gates, biases and residuals, compared with float64. Covers split and whole k, with warp and
-// warpgroup instructions. Also tests columns that are converted once for several products.
+// Tests of tile products that are fused with gates, biases and residuals. They compare results with float64. Some
+// products are split along k. The products use warp or warpgroup instructions. Other tests check that columns are
+// converted only once for several products.
 #include <algorithm>
 #include <optional>
 
@@ -10,12 +11,12 @@
 namespace shoal::test {
 namespace {
 
-/// Size of a product: depth k, rows m, columns n.
+/// Size of a product: depth k, number m of rows, and number n of columns.
 struct Size {
   int64_t k, m, n;
 };
 
-/// Computes the last node of a graph, and the product that this node reads first, in one launch.
+/// In one launch, computes the last node of a graph and the product that is its first source.
 void check_joined(const Build& build, const cuda::GpuTraits& gpu, GluKind kind = {}) {
   check_launch(build, {1e-6}, gpu, [&](CudaRun& run, Tensor& out) {
     Tensor& product = *out.src[0];
@@ -61,7 +62,7 @@ TEST(MulMatJoined, FusesProductsWithGatesIfKIsSplit) {
     for (const cuda::GpuTraits& gpu : {hopper(132), ampere(132)}) check_gated(DType::kQ8_0, {2304, 70, n}, gpu);
   }
 }
-TEST(MulMatJoined, FusesProductsWithSums) {
+TEST(MulMatJoined, FusesProductsWithAdditions) {
   for (const cuda::GpuTraits& gpu : {hopper(1), ampere(1), hopper(132), ampere(132)}) {
     check_sum(DType::kQ8_0, {1088, 70, 75}, {70, 75, 2, 1}, gpu);
     check_sum(DType::kQ4_0, {1088, 70, 75}, {70, 1, 1, 1}, gpu);
@@ -69,7 +70,7 @@ TEST(MulMatJoined, FusesProductsWithSums) {
   }
 }
 
-/// Checks products of one b and their number of launches. The first launch converts b.
+/// Checks the results and the number of launches of several products with the same `b`. The first launch converts `b`.
 void check_many(const std::vector<std::pair<DType, int64_t>>& matrices, int64_t n, const cuda::GpuTraits& gpu,
                 ptrdiff_t launches) {
   Graph graph;
@@ -105,7 +106,7 @@ TEST(MulMatJoined, SplitKTakesOneProductLaunchAndOneSumLaunch) {
   check_many({{DType::kQ8_0, 128}, {DType::kQ8_0, 70}, {DType::kQ8_0, 300}}, 20, hopper(12), 3);
 }
 
-/// Four products of one b. The kernel adds a sum to all but one of them.
+/// Four products with the same `b`. The kernel fuses each product except the second with an addition.
 struct Projections {
   explicit Projections(const cuda::GpuTraits& on) : gpu(on) {
     Tensor* b = graph.input("b", DType::kF32, {1088, 75, 1, 1});
@@ -145,7 +146,7 @@ struct Projections {
   std::optional<CudaRun> run;  ///< destroyed before the tensors that `run` has placed
 };
 
-TEST(MulMatJoined, ConvertsColumnsOnceForProductsWithSums) {
+TEST(MulMatJoined, ConvertsColumnsOnceForProductsWithAdditions) {
   for (const cuda::GpuTraits& gpu : {hopper(1), ampere(1), hopper(132), ampere(132)}) {
     Projections p(gpu);
     ASSERT_EQ(cuda::mul_mat_tiles_choice(*p.last, gpu).parts > 1, gpu.processors > 1);
@@ -159,8 +160,9 @@ TEST(MulMatJoined, ConvertsColumnsOnceForProductsWithSums) {
   }
 }
 
-/// The memory plan may place a residual that no later node reads, or the last sum, in the workspace of split k.
-TEST(MulMatJoined, SumsMayBePlacedInTheSplitKWorkspace) {
+/// The memory plan may reuse the workspace of split k for the result of the last addition, or for a residual that no
+/// later node reads.
+TEST(MulMatJoined, ResidualOrResultMayOverlapSplitKWorkspace) {
   for (Tensor* Projections::*const moved : {&Projections::residual, &Projections::result}) {
     Projections p(hopper());
     const size_t parts_at = cuda::mul_mat_tiles_workspace(*p.last, hopper(1));

@@ -1,6 +1,7 @@
-// Tile products (mul_mat with many columns) compared with float64: all dtypes, partial tiles, split k, batches that
-// share a matrix, rows at any address, and activations of any magnitude. Covers warp and warpgroup instructions. If the
-// arithmetic of a kernel allows it, error bounds are far tighter than in the conformance suite.
+// Tests of tile products (mul_mat with many columns). They compare results with float64. The cases cover all dtypes,
+// partial tiles, split k, batches that share a matrix, rows at any address, and activations of any magnitude. The
+// products use warp or warpgroup instructions. If the arithmetic of a kernel is precise enough, its error bound is far
+// tighter than in the conformance suite.
 #include "devices/cuda/ops/mul_mat_tiles.h"
 #include "tests/cuda/products.h"
 
@@ -16,7 +17,7 @@ void run_tiles(CudaRun& run, Tensor& node) {
 void check(const Build& build, double nmse, const cuda::GpuTraits& gpu = hopper()) {
   check_launch(build, {nmse}, gpu, run_tiles);
 }
-/// Runs check() and also requires warpgroup tiles of this width.
+/// Checks a product. Also requires warpgroup tiles with `columns` columns.
 void check_wgmma(const Build& build, double nmse, int columns, const cuda::GpuTraits& gpu = hopper(1)) {
   check_launch(build, {nmse}, gpu, [&](CudaRun& run, Tensor& node) {
     const cuda::TileChoice choice = cuda::mul_mat_tiles_choice(node, gpu);
@@ -30,8 +31,8 @@ class Tiles : public ::testing::TestWithParam<DType> {
  protected:
   DType dtype() const { return GetParam(); }
   double bound_of(DType b = DType::kF32) const { return bound(dtype(), b); }
-  /// Depth of the products, in elements: an odd number of blocks, which fills neither a step nor a group of blocks of
-  /// 32-element formats.
+  /// Depth of the products, in elements. The depth is an odd number of blocks. With blocks of 32 elements, the last
+  /// step and the last group of blocks are partial.
   int64_t k() const {
     const int64_t block = traits(dtype()).block_elems;
     return block == 256 ? 768 : block == 1 ? 344 : block == 32 ? 416 : 5 * block;
@@ -39,14 +40,15 @@ class Tiles : public ::testing::TestWithParam<DType> {
   Build columns(int64_t m, int64_t n, DType b = DType::kF32) const {
     return product(dtype(), {k(), m, 1, 1}, {k(), n, 1, 1}, b);
   }
-  /// In most formats rows of 416 elements are not a multiple of 16 bytes, so blocks begin at every even address.
+  /// In most formats, the length of a row of 416 elements is not a multiple of 16 bytes. Therefore, blocks begin at
+  /// every even address.
   Build at_any_address(int64_t n, int64_t batches) const {
     return [=, this](Graph& g, TensorContext& w) {
       Tensor* a = slice(g, w.add("a", dtype(), {k(), 40, 2, 1}), {1, 3, 36});
       return mul_mat(g, a, slice(g, g.input("b", DType::kF32, {k(), n + 3, batches, 1}), {1, 1, n}));
     };
   }
-  /// Checks that the workspace has room for the results of several parts of k.
+  /// Checks that the product is split along k: the workspace has room for several partial results.
   void expect_parts(const Shape& b, const cuda::GpuTraits& gpu) const {
     Graph graph;
     TensorContext weights;
@@ -60,14 +62,14 @@ class MulMatWgmma : public Tiles {};
 
 TEST_P(MulMatTiles, HandlesPartialTiles) {
   for (const int64_t n : {9, 17, 64, 130}) check(columns(n == 130 ? 65 : 131, n), bound_of(), ampere());
-  // One multiprocessor is too few to split k, and 125 columns are too many for narrow tiles.
+  // On one multiprocessor, the kernel does not split k. For 125 columns, the kernel does not use narrow tiles.
   check(columns(129, 125), bound_of(), ampere(1));
-  // With 99 KB per block (compute capability 8.9) tiles are narrower.
+  // With 99 KB of shared memory per block (compute capability 8.9), tiles are narrower.
   check(columns(40, 126), bound_of(), {0, 89, 1, 99 * 1024});
   check(product(dtype(), {0, 5, 1, 1}, {0, 9, 2, 1}), 0);
 }
 
-TEST_P(MulMatTiles, HandlesOtherColumnDTypesAndSharedMatrices) {
+TEST_P(MulMatTiles, HandlesF16AndBF16ColumnsAndSharedMatrices) {
   for (const DType b : {DType::kF16, DType::kBF16}) check(columns(37, 33, b), bound_of(b));
   check(product(dtype(), {k(), 21, 2, 3}, {k(), 11, 4, 3}), bound_of());
 }
@@ -83,7 +85,7 @@ TEST_P(MulMatTiles, SplitKIsDeterministic) {
       run_tiles(run, node);
       run.wait();
       if (i == 0) first = run.values(node);
-      EXPECT_EQ(run.values(node), first) << "not deterministic";
+      EXPECT_EQ(run.values(node), first) << "results differ between runs";
     });
   }
 }
@@ -100,7 +102,7 @@ TEST_P(MulMatTiles, HandlesUnalignedRowsAndColumnsWithGaps) {
 }
 
 TEST_P(MulMatTiles, HandlesActivationsOfAnyMagnitude) {
-  // Columns have different magnitudes, from far below to far above the range of halves.
+  // The magnitudes of the columns reach from far below to far above the range of halves.
   const double factors[] = {1e-30, 1e-12, 3e-5, 1, 7e4, 1e9, 1e25};
   Graph graph;
   TensorContext weights;
@@ -137,7 +139,7 @@ TEST_P(MulMatTiles, NaNAndInfinityReachOnlyTheirColumn) {
 
 TEST_P(MulMatWgmma, HandlesPartialTiles) {
   check_wgmma(columns(131, 101), bound_of(), 128);
-  // With bf16 weights f32 columns become two bf16 terms, and tiles are at most 128 columns wide.
+  // With bf16 weights, an f32 column becomes two bf16 terms, and tiles are at most 128 columns wide.
   check_wgmma(columns(61, 253), bound_of(), dtype() == DType::kBF16 ? 128 : 256);
   check_wgmma(columns(70, 100, DType::kF16), bound_of(DType::kF16), 128);
   check_wgmma(columns(70, 255, DType::kBF16), bound_of(DType::kBF16), 256);

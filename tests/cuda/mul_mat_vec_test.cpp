@@ -1,5 +1,6 @@
-// Products of few columns and of experts on CUDA kernels, beyond the cases of PluginConformance. Covers all dtypes and
-// numbers of columns, rows of odd lengths at odd addresses, shared batches, sorted pairs, and fused kernels.
+// CUDA kernels for products of few columns and for products of experts. PluginConformance does not contain these cases.
+// The cases cover all dtypes and numbers of columns, rows of odd lengths at odd addresses, shared batches, sorted
+// pairs, and fused kernels.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -31,7 +32,8 @@ TEST_P(MulMatVec, HandlesAnyNumberOfColumns) {
   for (int64_t n = 1; n <= 9; ++n) check_product({whole(520), 21, 1, 1}, {whole(520), n, 1, 1});
 }
 
-/// Covers partial units, several steps, and rows that use the ring buffer several times.
+/// Some rows end inside a unit of the kernel. Other rows take several steps, and long rows fill the ring buffer several
+/// times.
 TEST_P(MulMatVec, HandlesRowsOfAnyLength) {
   for (const int64_t k : {1, 31, 32, 64, 70, 96, 776, 2048, 2056, 4128, 12400}) {
     for (const int64_t n : {1, 3}) check_product({whole(k), 5, 1, 1}, {whole(k), n, 1, 1});
@@ -44,7 +46,8 @@ TEST_P(MulMatVec, HandlesLongRowsWithLittleSharedMemory) {
   check_product({whole(28672), 5, 1, 1}, {whole(28672), 1, 1, 1});
 }
 
-/// With many rows each warp takes several rows, and some rows are left over. With few rows several warps share a row.
+/// If there are many rows, each warp takes several rows, and some rows are left over. If there are few rows, several
+/// warps share a row.
 TEST_P(MulMatVec, HandlesAnyNumberOfRows) {
   for (const int64_t m : {1, 2, 64, 521}) {
     const int64_t k = whole(m > 100 ? 300 : 4096 + 256);
@@ -58,7 +61,7 @@ TEST_P(MulMatVec, HandlesBatchesThatShareMatrices) {
   check_product({whole(300), 7, 1, 2}, {whole(300), 3, 3, 4});
 }
 
-TEST_P(MulMatVec, HandlesOtherColumnDTypesAndGaps) {
+TEST_P(MulMatVec, HandlesF16AndBF16ColumnsAndGaps) {
   for (const DType b_type : {DType::kF16, DType::kBF16}) {
     for (const int64_t n : {1, 4}) {
       const Tolerance tolerance{std::max(rough(dtype()).nmse, 1e-6)};
@@ -140,7 +143,7 @@ TEST_P(MulMatVec, HandlesAnyNumberOfExpertPairs) {
   }
 }
 
-TEST_P(MulMatVec, ForeignExpertsGiveZeros) {
+TEST_P(MulMatVec, ExpertsOfOtherDevicesGiveZeros) {
   SelectParams many;  // more ranges than one launch can check
   for (int64_t i = 0; i < 20; ++i) many.ranges.push_back({50 - 2 * i, 1});
   const std::pair<SelectParams, int64_t> all[] = {{{{{5, 2}, {1, 2}}}, 4}, {{{{3, 1}}}, 1}, {many, 20}};
@@ -173,7 +176,7 @@ TEST_P(MulMatVec, FusesGatedUnits) {
   }
 }
 
-TEST_P(MulMatVec, FusesSumsWithBiasAndResidual) {
+TEST_P(MulMatVec, FusesAdditionOfBiasOrResidual) {
   for (const int64_t n : {1, 4}) {
     const int64_t k = whole(600);
     for (const Shape& addend : {Shape{19, 1, 1, 1}, {19, n, 4, 1}}) {
@@ -198,8 +201,8 @@ TEST_P(MulMatVec, FusesSumsWithBiasAndResidual) {
 INSTANTIATE_TEST_SUITE_P(All, MulMatVec, ::testing::ValuesIn(weight_types()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-/// Builds products of input b [k, n] with weights of these types. The first weight has `rows` rows, and each further
-/// weight has one more row. All products are outputs.
+/// Builds products of weights of these types and input `b` [k, n]. The first weight has `rows` rows, and each further
+/// weight has one row more than the previous weight. All products are outputs.
 std::vector<Tensor*> products(Graph& graph, TensorContext& weights, Tensor* b, std::span<const DType> dtypes,
                               int64_t rows) {
   std::vector<Tensor*> result;
@@ -244,7 +247,8 @@ TEST(CudaMulMatMany, PreparesColumnsOncePerForm) {
   EXPECT_FALSE(cuda::mul_mat_many_supports(std::vector{forms[0][0], forms[2][0]}, kGpu));
 }
 
-// k takes several steps; the length of a step depends on the type. The weights have more rows than a block has warps.
+// The products take several steps along k. The length of a step depends on the type. The weights have more rows than a
+// block has warps.
 TEST(CudaMulMatMany, MultipliesOneColumnByWeightsOfAnyTypes) {
   for (const auto& dtypes : {std::array{DType::kQ4_K, DType::kF16, DType::kF32},
                              {DType::kF32, DType::kBF16, DType::kQ8_0},

@@ -1,6 +1,7 @@
-// NCCL on a mesh of one rank, which every version of NCCL supports on every GPU. The communicator must find the
-// library, make calls that the library accepts, be recordable, and end after a failure. test_cuda uses the stand-in.
-// test_cuda_gpu uses NCCL itself: the library that SHOAL_NCCL_LIBRARY names or that the system finds.
+// NCCL on a mesh of one rank, which every version of NCCL supports on every GPU. The communicator must find the library
+// and make calls that the library accepts. The communicator must be recordable, and it must end after a failure.
+// test_cuda uses the stand-in. test_cuda_gpu uses the library that SHOAL_NCCL_LIBRARY names, or the NCCL library of the
+// system.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -95,7 +96,7 @@ TEST_F(NcclOneRank, IsRecordedAndReplayed) {
     ASSERT_NO_THROW(backend().synchronize());
     test.verify();
   }
-  recording.reset();  // NCCL waits for the release of the recording when the rank is destroyed
+  recording.reset();  // before NCCL destroys the rank, it waits until the recording is destroyed
 }
 
 TEST_F(NcclOneRank, DoesNotConnectDuringRecordings) {
@@ -120,7 +121,7 @@ TEST_F(NcclOneRank, AbortEndsTheCommunicator) {
   run(*communicator(), all_reduce_case(1, DType::kF32, 10));  // a new communicator works
 }
 
-/// Blocks the stream until the host sets the flag, for at most a minute.
+/// Blocks the stream until the host sets the flag, but for at most a minute.
 __global__ void hold_stream(const uint32_t* flag) {
   const uint64_t end = shoal::cuda::now_ns() + 60'000'000'000;
   while (shoal::cuda::load_acquire(flag) == 0 && shoal::cuda::now_ns() < end) shoal::cuda::spin_pause();

@@ -1,6 +1,6 @@
 // The NCCL communicator over several processes on several hosts. Threads act as the processes of a group;
-// programs/cuda_ranks.cpp tests real processes. Checks the choice of communicators and that all processes get the same
-// message after a failure.
+// programs/cuda_ranks.cpp tests real processes. The tests check which communicator is chosen. They also check that all
+// processes get the same message after a failure.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,8 +60,8 @@ class NcclProcesses : public testing::Test {
     });
     for (const test::ProcessEnd& end : ends) EXPECT_EQ(end.what(), "");
   }
-  /// Runs one collective and then calls `fails`, which causes a failure. Returns the message of the failure, which must
-  /// be equal in all processes.
+  /// Runs one collective. Then calls `fails`, which causes a failure. Returns the message of the failure, which must be
+  /// equal in all processes.
   std::string heard_everywhere(const Strings& hosts, milliseconds timeout,
                                const std::function<void(CudaProcessMesh&, Communicator&, CudaProcessCase&)>& fails) {
     std::mutex mutex;
@@ -112,7 +112,7 @@ TEST_F(NcclProcesses, RefusesRanksOfOtherProcesses) {
   });
 }
 
-TEST_F(NcclProcesses, NamesOrGuessesTheMissingRank) {
+TEST_F(NcclProcesses, ErrorNamesRankThatIsProbablyMissing) {
   const auto heard = [&](const Strings& hosts) {
     return heard_everywhere(hosts, kShort, [](auto& mesh, auto& nccl, auto& second) {
       if (mesh.own()[0] != 2) second.queue(nccl);
@@ -122,11 +122,11 @@ TEST_F(NcclProcesses, NamesOrGuessesTheMissingRank) {
               AllOf(StartsWith("process 1 (b): [all_reduce second] rank 2 (2:CUDA2 on b) of 3 did not arrive"),
                     HasSubstr("SHOAL_COMM_TIMEOUT")));
   EXPECT_THAT(heard({"a", "a", "b"}), AllOf(StartsWith("process "), HasSubstr(" (a): [all_reduce second] rank "),
-                                            HasSubstr("because another rank, such as rank 2 (2:CUDA2 on b), did not"),
+                                            HasSubstr("because another rank, such as rank 2 (2:CUDA2 on b), is late"),
                                             HasSubstr("SHOAL_COMM_TIMEOUT")));
 }
 
-TEST_F(NcclProcesses, NamesTheFailedStream) {
+TEST_F(NcclProcesses, NamesTheRankOfTheFailedStream) {
   const std::string heard =
       heard_everywhere({"a", "b"}, std::chrono::minutes(5), [](auto& mesh, auto& nccl, auto& second) {
         const auto fail = [](void*, const void*, bool) { throw DeviceError("on purpose"); };
@@ -166,12 +166,12 @@ TEST_F(NcclProcesses, FallsBackToStagedWithoutNccl) {
   });
 }
 
-TEST_F(NcclProcesses, ReportsFailedIdCreationEverywhere) {
+TEST_F(NcclProcesses, AllProcessesReportFailedIdCreation) {
   control().fail_call("ncclGetUniqueId", -1, 1, kSystemError);
   in_processes({"a", "b"}, [&](ProcessGroup&, CudaProcessMesh& mesh) {
     EXPECT_THAT([&] { cuda::make_cuda_communicator(mesh.backends(), mesh.options("nccl")); },
-                ThrowsMessage<DeviceError>("[nccl] process 0 (a) cannot make an id for the ranks: unhandled system "
-                                           "error"));
+                ThrowsMessage<DeviceError>("[nccl] process 0 (a) cannot create an NCCL id for the ranks: unhandled "
+                                           "system error"));
   });
 }
 

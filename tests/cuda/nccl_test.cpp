@@ -1,5 +1,5 @@
-// The NCCL communicator on a stand-in for NCCL (tests/cuda/nccl_standin). Covers results, calls, and the messages of
-// all ranks if a call fails, a rank is missing, or the library is unusable.
+// Tests of the NCCL communicator with a stand-in for NCCL (tests/cuda/nccl_standin). They check results, calls and
+// messages. All ranks must get a message if a call fails, if a rank is missing, or if the library is unusable.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -41,7 +41,7 @@ using Strings = std::vector<std::string>;
 using Errors = std::vector<std::optional<std::string>>;
 
 constexpr milliseconds kShort{300};
-/// Longer than any test runs.
+/// A time-out that is longer than any test runs.
 constexpr milliseconds kLong{300'000};
 
 std::string standin(const std::string& variant = "") {
@@ -74,14 +74,14 @@ class Nccl : public testing::Test {
   Environment environment_{"SHOAL_NCCL_LIBRARY", standin()};
 };
 
-/// A prepared call that only some ranks may queue.
+/// Returns a prepared call that only some ranks may queue.
 Case partly(const CudaMesh& mesh, Case test, const char* what = "blk.0.ffn") {
   test.what = what;
   test.prepare(mesh);
   return test;
 }
 
-/// Two ranks that have completed a collective, so neither of them waits for a connection.
+/// Two ranks that have completed a collective, so neither rank waits for a connection.
 struct Connected {
   Connected() {
     first.queue(*communicator, {0, 1});
@@ -193,7 +193,7 @@ TEST_F(Nccl, FailedCallReachesOtherRanksAtOnce) {
       }
       EXPECT_EQ(own, 1) << "exactly one rank must report the cause";
     }
-    // The threads of the ranks must still work, without an open group.
+    // The threads of the ranks must still work and have no open group.
     const auto next = mesh.communicator("nccl", kLong);
     run(mesh, *next, all_reduce_case(3, DType::kF32, 10));
     run(mesh, *next, all_gather_case(DType::kF32, {5, 6, 7}));
@@ -240,11 +240,11 @@ TEST_F(Nccl, FailureOfEarlierWorkReachesOtherRanksAtOnce) {
   EXPECT_THAT(errors[1], Optional(StartsWith("DeviceError: [CUDA1] cannot copy bytes")));
   for (const size_t rank : {0, 2}) {
     EXPECT_THAT(errors[rank], Optional(StartsWith("CommError: [all_reduce blk.0.ffn] rank 1 (CUDA1) cannot take part: "
-                                                  "earlier work on it failed")));
+                                                  "earlier work on this rank failed")));
   }
 }
 
-// The launcher polls whether the stream is done, and CUDA keeps cudaErrorNotReady as the last error.
+// The launcher polls an unfinished stream. Each poll makes cudaErrorNotReady the last CUDA error.
 TEST_F(Nccl, LaunchesLaterWorkWhileACollectiveIsUnfinished) {
   Connected ranks;
   auto& [mesh, communicator, first] = ranks;
@@ -296,7 +296,7 @@ TEST_F(Nccl, AbortOrAsynchronousErrorEndsTheWait) {
   }
 }
 
-TEST_F(Nccl, NamesUnusableLibrariesAndFallsBack) {
+TEST_F(Nccl, NamesUnusableLibrariesAndUsesOtherCommunicators) {
   struct Library {
     std::string file, message;
   };
@@ -316,7 +316,7 @@ TEST_F(Nccl, NamesUnusableLibrariesAndFallsBack) {
     const auto communicator = mesh.communicator("auto", kLong);
     run(mesh, *communicator, all_reduce_case(2, DType::kF32, 10));
     run(mesh, *communicator, all_reduce_case(2, DType::kF32, int64_t{cuda::kNcclFromBytes / 4}));
-    EXPECT_TRUE(communicator->can_be_recorded()) << "uses peer access";
+    EXPECT_TRUE(communicator->can_be_recorded()) << "the communicator uses peer access";
     const auto staged = mesh.communicator("staged", kLong);
     run(mesh, *staged, all_reduce_case(2, DType::kF32, 10));
   }

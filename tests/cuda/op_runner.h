@@ -1,5 +1,5 @@
-// Runs the nodes of a graph one after the other with the kernels of devices/cuda, without devices or plans. For tests
-// of single ops on a GPU or on the emulator. Single-threaded.
+// Runs the nodes of a graph one after the other with the kernels of devices/cuda, without devices or plans. This file
+// is for tests of single ops on a GPU or on the emulator. All functions are single-threaded.
 //
 //   check_case({Op::kScale, "name", build, tolerance}, seed);  // a case of tests/ops/op_cases.h
 //   check_launch(build, tolerance, gpu, [](CudaRun& run, Tensor& out) { queue(run.context, *out.src[0], out); });
@@ -54,7 +54,7 @@ inline cuda::GpuTraits current_gpu() {
   };
   return {.compute_capability = 10 * ask(cudaDevAttrComputeCapabilityMajor) + ask(cudaDevAttrComputeCapabilityMinor),
           .processors = ask(cudaDevAttrMultiProcessorCount),
-          .shared_bytes_per_block =  // same formula as CudaFamily
+          .shared_bytes_per_block =  // CudaFamily uses the same formula
           static_cast<size_t>(ask(cudaDevAttrMaxSharedMemoryPerBlockOptin)) - 1024};
 }
 
@@ -62,8 +62,8 @@ inline cuda::GpuTraits current_gpu() {
 /// memory.
 class CudaRun {
  public:
-  /// `leaves` has values for all leaves. For quantised leaves the constructor replaces the values with the stored,
-  /// rounded values.
+  /// `leaves` has values for all leaves. The constructor replaces the values of quantised leaves with the rounded
+  /// values that these leaves store.
   CudaRun(Graph& graph, TensorValues& leaves, const cuda::GpuTraits& gpu = current_gpu())
       : graph_(graph), leaves_(leaves) {
     context.gpu = gpu;
@@ -157,7 +157,7 @@ class CudaRun {
   Graph& graph_;
   TensorValues& leaves_;
   std::vector<CudaMemory> memory_;
-  std::vector<const std::byte*> guards_;  ///< one behind each workspace
+  std::vector<const std::byte*> guards_;  ///< one guard behind each workspace
   std::vector<Tensor*> placed_;
 };
 

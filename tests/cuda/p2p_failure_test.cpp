@@ -26,7 +26,7 @@ using testing::Optional;
 const Options kImpatient{.timeout = milliseconds(300)};
 const Options kPatient{.timeout = std::chrono::seconds(600)};
 
-/// A kind of collective.
+/// A collective in which the tests cause failures.
 struct Form {
   const char* name;
   CollectiveCase (*make)(int ranks);  ///< nullptr stands for a product fused with the following all_reduce and norm
@@ -89,7 +89,7 @@ TEST(P2pFailure, NamesAllMissingRanks) {
   EXPECT_EQ(open_timeouts(), 0) << "no time-out may remain open";
 }
 
-// A rank's packets to itself only contain flags of the first steps.
+// Packets that a rank sends to itself contain only flags of the first steps.
 TEST(P2pFailure, NamesTheMissingRankInLaterSteps) {
   Rig rig(3, 1, {}, {.timeout = std::chrono::seconds(2)});
   Work work(rig, kForms[0]);
@@ -153,7 +153,7 @@ TEST(P2pFailure, DetectsDifferentCollectives) {
                                    std::pair(kForms[0], kForms[5]), std::pair(kForms[5], kForms[0])}) {
     Rig rig(3, 1, {}, kPatient);
     Work work(rig, one), different(rig, other);
-    work.launch({0, 1, 2});  // all ranks first agree
+    work.launch({0, 1, 2});  // in the first call, all ranks agree
     work.launch({0, 1});
     different.launch({2});
     const auto named = [](const Form& form) { return ContainsRegex(std::string(form.name) + " (x|with)"); };
@@ -170,8 +170,8 @@ TEST(P2pFailure, RefusesInvalidMeshes) {
   EXPECT_THROW(P2pCommunicator(std::vector<Place>(kMaxRanks + 1, place)), InvalidArgument);
 }
 
-// CUDA may load a kernel at its first launch, and this load may wait for running kernels. The running kernels in turn
-// wait for the rank of the new kernel.
+// CUDA may load a kernel at its first launch, and this load may wait for running kernels. If the running kernels wait
+// for the rank of the new kernel, both wait forever.
 TEST(P2pFailure, RefusesLazyLoadingIfRanksShareAGpu) {
   const test::Environment lazy("CUDA_MODULE_LOADING", "LAZY");
   EXPECT_THAT([] { Rig(2); }, testing::ThrowsMessage<InvalidArgument>(HasSubstr("set CUDA_MODULE_LOADING=EAGER")));
@@ -179,7 +179,7 @@ TEST(P2pFailure, RefusesLazyLoadingIfRanksShareAGpu) {
 }
 
 #ifdef SHOAL_CUDA_EMULATED
-// Uses pairs of GPUs that no other test uses, because the test results of pairs are cached.
+// This test uses pairs of GPUs that no other test uses, because the plug-in checks each pair only once.
 TEST(P2pPeers, DetectsBrokenPeerAccess) {
   test::Environment environment{{"SHOAL_EMULATED_GPUS", "24"}, {"SHOAL_EMULATED_LYING_PEERS", "20>21"}};
   const auto is_copied = [] {
@@ -205,7 +205,7 @@ TEST(P2pPeers, DetectsBrokenPeerAccess) {
 }
 #endif
 
-/// Runs the kernels of two ranks without a communicator, so that their memory can be inspected.
+/// Runs the kernels of two ranks without a communicator, so that tests can inspect the memory of both ranks.
 class P2pFlags : public testing::Test {
  protected:
   static constexpr Layout kLayout{2, 1};
@@ -269,7 +269,7 @@ class P2pFlags : public testing::Test {
     }
     rig_.synchronize();
   }
-  /// Returns the flags of all packets that rank `from` sent to rank `to` in steps of this parity. By default, `to` is
+  /// Returns the flags of all packets that rank `from` sent to rank `to` in steps with this parity. By default, `to` is
   /// the other rank.
   std::vector<uint32_t> flags(uint32_t parity, int from = 1) { return flags(parity, from, 1 - from); }
   std::vector<uint32_t> flags(uint32_t parity, int from, int to) {
@@ -299,7 +299,7 @@ TEST_F(P2pFlags, FlagsAreRefreshedBeforeStepNumbersRepeat) {
 
 // Fused products also send packets to their own rank. Fused products and plain all_reduces must refresh the flags in
 // these packets.
-TEST_F(P2pFlags, FlagsInOwnPacketsAreRefreshed) {
+TEST_F(P2pFlags, RankRefreshesFlagsOfPacketsToItself) {
   constexpr uint32_t kSignature = 0xabcdu << 16;
   for (const bool by_products : {true, false}) {
     SCOPED_TRACE(by_products);
@@ -320,7 +320,7 @@ TEST_F(P2pFlags, FailedRankSendsNoFlags) {
   rig_.synchronize();
   EXPECT_EQ(host_->records[0].failure, Failure::kTimeOut);
   EXPECT_THAT(flags(0, 0), testing::Contains(0xabcdu << 16));
-  __atomic_store_n(&host_->abort, 0, __ATOMIC_RELEASE);  // now only the rank itself knows about the failure
+  __atomic_store_n(&host_->abort, 0, __ATOMIC_RELEASE);  // now only rank 0 knows about the failure
   launch(0, 0x1234, std::chrono::milliseconds(1));
   rig_.synchronize();
   EXPECT_THAT(flags(0, 0), testing::Not(testing::Contains(0x1234u << 16)));
@@ -333,15 +333,15 @@ TEST_F(P2pFlags, FailedRankSendsNoFlags) {
   EXPECT_THAT(flags(0, 0), testing::Not(testing::Contains(0x4321u << 16)));
 }
 
-// Some threads of a warp have received all their packets; other threads have not. The whole warp must give up before it
-// writes the record, because its threads wait for each other when they write. Rank 1 sends only a part of the row.
-TEST_F(P2pFlags, AllThreadsOfAWarpGiveUpTogether) {
+// Rank 1 sends only the first elements of the row. Therefore, only some threads of a warp receive all their packets.
+// The whole warp must stop before it writes the record, because its threads wait for each other when they write.
+TEST_F(P2pFlags, TimeOutStopsAllThreadsOfAWarp) {
   const auto rows = products_of(rig_, DType::kF16, 64, 64), parts = products_of(rig_, DType::kF16, 64, 4);
   rows[0]->want_records({true, false});
   for (const bool joined : {true, false}) {
     SCOPED_TRACE(joined);
     for (const DeviceBytes& memory : memory_) memory.set(Bytes(kLayout.bytes(), std::byte{0}));
-    set_steps(2);  // all packets of the first two steps are filled
+    set_steps(2);  // in the first two steps, ranks fill all packets
     *host_ = {};
     launch_row(0, *rows[0], joined, 0xabcd, kImpatient.timeout);
     launch_row(1, *parts[1], joined, 0xabcd, kImpatient.timeout);
@@ -352,7 +352,7 @@ TEST_F(P2pFlags, AllThreadsOfAWarpGiveUpTogether) {
 }
 
 // The count of a rank's finished blocks decides which block receives the row. The count does not prove that the packets
-// of the other blocks have arrived. Here the first of eight blocks receives the row.
+// of the other blocks have arrived. In this test, the first of eight blocks receives the row.
 TEST_F(P2pFlags, RankWaitsForPacketsOfItsOwnBlocks) {
   const auto products = products_of(rig_, DType::kF16, 64, 128);
   const auto results = [&](uint32_t finished) {

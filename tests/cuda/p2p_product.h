@@ -1,5 +1,5 @@
 // Helpers for tests of products that are fused with the following all_reduce and norm. Each rank has its own matrix and
-// column. The same work can also run in two kernels: the product, then all_reduce with norm.
+// column. The same work can also run in two kernels: one for the product, and one for all_reduce and norm.
 #pragma once
 
 #include <cmath>
@@ -14,10 +14,10 @@
 
 namespace shoal::collectives::p2p {
 
-/// One rank's product, with memory for all operands and results of the call.
+/// The product of one rank, with memory for all operands and results of the call.
 class RankProduct {
  public:
-  /// `shift`: misalignment of the residual and the results, in floats.
+  /// `shift` is the misalignment of the residual and the results, in floats.
   RankProduct(const Rig& rig, int rank, DType dtype, int64_t k, int64_t row, size_t shift = 0)
       : context_{rig.stream(rank),
                  {.gpu = rig.gpu(rank),
@@ -54,7 +54,7 @@ class RankProduct {
 
   Tensor& product() { return *product_; }
   const cuda::LaunchContext& context() const { return context_; }
-  /// Lets later calls also store the norm as records of these forms.
+  /// Makes later calls also store the norm as records of these forms.
   void want_records(const cuda::ColumnForms& forms) { wanted_ = forms; }
   NormReduction reduction() const {
     return {.in = reinterpret_cast<const float*>(product_->data),
@@ -67,7 +67,7 @@ class RankProduct {
             .epsilon = 1e-5f,
             .record = context_.record(wanted_)};
   }
-  /// Lets later calls read the product's column from a record, and destroys the column itself. Returns false if the
+  /// Makes later calls read the product's column from a record, and overwrites the column itself. Returns false if the
   /// product does not read records.
   bool take_record() {
     Tensor* const nodes[] = {product_};
@@ -81,7 +81,8 @@ class RankProduct {
     check_cuda(cudaStreamSynchronize(context_.stream));
     return true;
   }
-  /// The bytes that the call stored in the record, and the bytes that a separate kernel computes from the norm.
+  /// Returns two records of the norm. The call stored the first record, and a separate kernel computes the second
+  /// record.
   std::pair<Bytes, Bytes> record(DType weights) {
     const int groups = weights == DType::kQ6_K ? 4 : 2;
     const auto size = static_cast<size_t>(cuda::column_bytes(row_, groups));
@@ -105,7 +106,7 @@ class RankProduct {
     cuda::kernel_for(Op::kMulMat).run(context_, *product_);
     communicator.launch(rank, reduction(), "x");
   }
-  /// The sum, followed by its norm.
+  /// Returns the sum, followed by its norm.
   std::vector<float> results() const {
     std::vector<float> values(2 * static_cast<size_t>(row_));
     for (const float* from : {sum_, normed_}) {
@@ -146,8 +147,8 @@ inline std::vector<std::unique_ptr<RankProduct>> products_of(const Rig& rig, DTy
   return products;
 }
 
-/// Runs all ranks and returns their results. Rank r uses the fused kernel if bit r of `joined` is set, otherwise two
-/// kernels.
+/// Runs all ranks and returns their results. Rank r uses the fused kernel if bit r of `joined` is set. Otherwise, it
+/// uses two kernels.
 inline std::vector<std::vector<float>> run(Rig& rig, std::vector<std::unique_ptr<RankProduct>>& products,
                                            uint32_t joined) {
   for (const auto& product : products) product->clear();

@@ -1,5 +1,6 @@
-// Launches of products that are fused with the following all_reduce and norm (p2p_product_test.cpp), as recorded by the
-// emulator. Covers which products are fused, and when the next kernel starts while a product waits for other ranks.
+// Launches of products that are fused with the following all_reduce and norm (p2p_product_test.cpp). The emulator
+// records the launches. The tests check which products are fused, and when the next kernel starts while a product waits
+// for other ranks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,15 +28,15 @@ size_t launches(const std::function<void()>& work) {
   return static_cast<size_t>(std::count(calls.begin(), calls.end(), "cudaLaunchKernel"));
 }
 
-TEST(P2pProductOnce, FusedProductTakesOneLaunchPerRank) {
+TEST(FusedP2pProduct, FusedProductTakesOneLaunchPerRank) {
   Rig rig(2);
   auto products = products_of(rig, DType::kQ4_K, 256, 64);
   EXPECT_EQ(launches([&] { run(rig, products, 3); }), 2);
   EXPECT_EQ(launches([&] { run(rig, products, 0); }), 4);
 }
 
-// Unsupported products run in several kernels with the same results.
-TEST(P2pProductOnce, UnsupportedProductsRunInSeparateKernels) {
+// Unsupported products run in several kernels and give the same results.
+TEST(FusedP2pProduct, UnsupportedProductsRunInSeparateKernels) {
   const auto expect_apart = [](DType dtype, int64_t k, int64_t row, size_t shift, P2pOptions options = {}) {
     Rig rig(2, 1, options);
     auto products = products_of(rig, dtype, k, row, shift);
@@ -46,7 +47,7 @@ TEST(P2pProductOnce, UnsupportedProductsRunInSeparateKernels) {
   expect_apart(DType::kQ3_K, 256, 64, 0);  // q3_K has no fused kernel
   expect_apart(DType::kF16, 100, 64, 0);   // the kernel cannot stream rows of 100 elements
   expect_apart(DType::kF16, 64, 66, 0);    // the length of the row is not a multiple of four
-  expect_apart(DType::kF16, 64, 64, 1);    // unaligned buffers
+  expect_apart(DType::kF16, 64, 64, 1);    // buffers are not aligned
   expect_apart(DType::kF16, 64, 64, 0, {.bf16_wire = true});
 }
 
@@ -58,7 +59,8 @@ __global__ void take_room() {
   cuda::wait_for_previous();
 }
 
-/// Products with rows of four parts, each followed by a kernel that takes all free room on a GPU of 16 multiprocessors.
+/// Products whose result row is divided into four parts. After each product, a kernel takes all free room on a GPU with
+/// 16 multiprocessors.
 class Filled {
  public:
   explicit Filled(int gpus) : rig_(2, gpus, {.max_blocks = 4}), products_(products_of(rig_, DType::kQ8_0, 64, 8192)) {}

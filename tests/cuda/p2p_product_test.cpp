@@ -1,6 +1,6 @@
 // Products that are fused with the following all_reduce and norm. Results must match separate kernels bit for bit. This
-// also holds for long sequences of calls, and if other ranks use separate kernels. See also p2p_product_launch_test.cpp
-// and p2p_failure_test.cpp.
+// also holds for long sequences of calls, and if other ranks use separate kernels. Other tests are in
+// p2p_product_launch_test.cpp and p2p_failure_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,8 +21,8 @@ class P2pProduct : public testing::TestWithParam<std::tuple<DType, int>> {
   uint32_t all() const { return (1u << ranks()) - 1; }
 };
 
-// Covers rows of one block and of several blocks. Some threads have fewer groups of four elements than other threads.
-// With k = 256, 512 and 768 several rows share a step.
+// One block or several blocks compute a row. Some threads have fewer groups of four elements than other threads. With k
+// = 256, 512 and 768, several rows share a step.
 TEST_P(P2pProduct, MatchesSeparateKernelsBitForBit) {
   for (const auto& [k, row] :
        {std::pair<int64_t, int64_t>{2304, 64}, {4608, 132}, {256, 4100}, {512, 132}, {768, 260}}) {
@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(Types, P2pProduct, testing::Combine(testing::ValuesIn(k
                            return fmt::format("{}_{}_ranks", name_of(std::get<0>(info.param)), std::get<1>(info.param));
                          });
 
-TEST(P2pProductOnce, HandlesManyRanksAndTheLongestRow) {
+TEST(FusedP2pProduct, HandlesManyRanksAndTheLongestRow) {
   for (const auto& [ranks, row] : {std::pair{8, 512}, {2, 8192}}) {
     Rig rig(ranks);
     auto products = products_of(rig, DType::kQ8_0, 64, row);
@@ -63,8 +63,8 @@ TEST(P2pProductOnce, HandlesManyRanksAndTheLongestRow) {
   }
 }
 
-// Rows consist of two or four parts.
-TEST(P2pProductOnce, AnyNumberOfBlocksMayFinishARow) {
+// The kernel divides each result row into two or four parts, which one or more blocks finish.
+TEST(FusedP2pProduct, AnyNumberOfBlocksMayFinishARow) {
   for (const int blocks : {1, 2, 3, 4}) {
     for (const int64_t row : {2052, 6148, 8192}) {
       SCOPED_TRACE(testing::Message() << blocks << " " << row);
@@ -77,9 +77,9 @@ TEST(P2pProductOnce, AnyNumberOfBlocksMayFinishARow) {
   }
 }
 
-// Some threads, also within a warp, have fewer groups of four elements than other threads. Covers the fused kernel and
-// separate kernels, unaligned rows, and rows sent as bf16.
-TEST(P2pProductOnce, WritesTheNormAsARecord) {
+// Some threads have fewer groups of four elements than other threads, even within a warp. The cases cover the fused
+// kernel and separate kernels, unaligned rows, and rows sent as bf16.
+TEST(FusedP2pProduct, WritesTheNormAsARecord) {
   const auto expect_record = [](int64_t row, size_t shift, P2pOptions options, uint32_t joined) {
     SCOPED_TRACE(testing::Message() << row << " " << shift << " " << options.bf16_wire << " " << joined);
     Rig rig(2, 1, options);
@@ -102,7 +102,7 @@ TEST(P2pProductOnce, WritesTheNormAsARecord) {
   expect_record(4352, 0, {.bf16_wire = true}, 0);
 }
 
-TEST(P2pProductOnce, ReportsSupportedTypes) {
+TEST(FusedP2pProduct, ReportsSupportedTypes) {
   uint64_t dtypes = 0;
   for (const DType dtype : kKnown) dtypes |= uint64_t{1} << static_cast<int>(dtype);
   EXPECT_EQ(product_norm_dtypes(), dtypes);
@@ -111,8 +111,8 @@ TEST(P2pProductOnce, ReportsSupportedTypes) {
   EXPECT_EQ(Rig(1).communicator().fused_limits().products, 0);
 }
 
-// Mixes all kinds of calls, so that each of the two sets of packets is used many times.
-TEST(P2pProductOnce, RunsManyCallsInARow) {
+// The ranks mix all kinds of calls, so that each of the two sets of packets is used many times.
+TEST(FusedP2pProduct, RunsManyCallsInARow) {
   Rig rig(3);
   auto products = products_of(rig, DType::kQ8_0, 64, 260);
   const auto expected = run(rig, products, 0);

@@ -36,7 +36,8 @@ class DeviceBytes {
   }
 
   std::byte* data() const { return data_.get(); }
-  /// Waits until all streams see the bytes, because cudaMemcpy() may return before staged bytes have arrived.
+  /// Waits until all streams see the bytes, because cudaMemcpy() may return before the bytes have arrived in GPU
+  /// memory.
   void set(const Bytes& bytes, size_t offset = 0) const {
     if (bytes.empty()) return;
     const shoal::cuda::CurrentGpu current(gpu_);
@@ -56,8 +57,8 @@ class DeviceBytes {
   std::unique_ptr<std::byte, cudaError_t (*)(void*)> data_{nullptr, &cudaFree};
 };
 
-/// Largest number of blocks per rank in these tests. The emulator limits it, because it needs a stack for each thread
-/// of every waiting block.
+/// Largest number of blocks per rank in these tests. The emulator needs a stack for each thread of every waiting block,
+/// so this number is smaller on the emulator.
 inline int most_blocks([[maybe_unused]] int ranks) {
 #ifdef SHOAL_CUDA_EMULATED
   return std::clamp(16 / ranks, 1, kMaxBlocks);
@@ -66,7 +67,7 @@ inline int most_blocks([[maybe_unused]] int ranks) {
 #endif
 }
 
-/// Ranks that are distributed over the GPUs in turn: rank r uses GPU r % gpus.
+/// Ranks on one or several GPUs: rank r uses GPU r % gpus.
 class Rig {
  public:
   explicit Rig(int ranks, int gpus = 1, P2pOptions p2p = {}, const Options& options = {}) {
@@ -158,7 +159,7 @@ struct Case : CollectiveCase {
       const Bytes out(all.begin() + shift, all.end() - 64);
       ASSERT_TRUE(out == expected[rank]) << name_of(kind) << " " << name_of(dtype) << " count " << count << ": rank "
                                          << rank << " is wrong from byte " << first_difference(out, expected[rank]);
-      ASSERT_EQ(Bytes(all.end() - 64, all.end()), Bytes(64, std::byte{0x5a})) << "written behind the end";
+      ASSERT_EQ(Bytes(all.end() - 64, all.end()), Bytes(64, std::byte{0x5a})) << "a kernel wrote behind the end";
     }
   }
   static size_t first_difference(const Bytes& a, const Bytes& b) {

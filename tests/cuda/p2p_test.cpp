@@ -1,6 +1,6 @@
-// Collectives of the p2p communicator on 1 to 8 ranks of one or several GPUs, compared with results computed in this
-// file. Covers algorithms, chunks and alignments that the common suite (tests/collectives) does not cover, and replayed
-// graphs.
+// Collectives of the p2p communicator on 1 to 8 ranks of one or several GPUs. The tests compare results with values
+// that this file computes. They cover replayed graphs. They also cover algorithms, chunks and alignments that the
+// common suite (tests/collectives) does not cover.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -115,13 +115,13 @@ TEST_P(P2p, CapturedCallsReplayManyTimes) {
       cases[i].expected = fresh[i].expected;
       for (int rank = 0; rank < ranks(); ++rank) cases[i].sources[rank].set(fresh[i].in[rank]);
     }
-    // Several replays in a row without waiting.
+    // The graphs are replayed several times without waiting.
     for (int again = 0; again < 3; ++again) {
       for (const auto& graph : graphs) graph->launch();
     }
     rig_.synchronize_and_check();
     for (const Case& test : cases) ASSERT_NO_FATAL_FAILURE(test.verify());
-    // A plain call between replays continues the same sequence of steps.
+    // A call outside of the graphs continues the same sequence of steps.
     run(all_reduce_case(ranks(), DType::kF32, 50, replay));
   }
 }
@@ -189,7 +189,7 @@ TEST(P2pIntegers, SumsWrapAround) {
   test.verify();
 }
 
-/// all_reduce + residual + RMSNorm, compared with double precision.
+/// Compares two results with double precision: the sum of all_reduce and residual, and the RMSNorm of this sum.
 class P2pNorm : public testing::TestWithParam<std::tuple<int, bool>> {
  protected:
   struct Result {
@@ -247,8 +247,8 @@ class P2pNorm : public testing::TestWithParam<std::tuple<int, bool>> {
   }
   static void verify(const std::vector<std::vector<float>>& ins, const std::vector<float>& residual,
                      const std::vector<float>& weight, int64_t row, const Bytes& sums, const Bytes& normed) {
-    // Addends and sums are up to about 4 * sqrt(ranks). Rounding to bf16 changes each of them by up to 2^-9 of its
-    // value.
+    // Addends and sums are at most about 4 * sqrt(ranks). Rounding to bf16 changes a value by at most 2^-9 of its
+    // magnitude.
     const double bound = std::get<1>(GetParam()) ? 0.1 : 1e-5;
     const auto* got_sum = reinterpret_cast<const float*>(sums.data());
     const auto* got = reinterpret_cast<const float*>(normed.data());
@@ -274,11 +274,11 @@ TEST_P(P2pNorm, ComputesTheSumAndItsNorm) {
   run(4096, 1, true, false);
   run(4096, 3, true, true);
   run(8192, 1, false, false);
-  run(5124, 2, true, true);  // whole groups of four elements, but not for all threads
+  run(5124, 2, true, true);  // some threads have fewer groups of four elements than other threads
   run(4096, 1, true, true, true, 4);
   run(63, 21, true, false);  // more rows than blocks; the length of a row is odd
   run(1, 2, true, false);
-  run(257, 18, true, true, false);  // without the sum as a result
+  run(257, 18, true, true, false);  // the sum is not stored
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, P2pNorm, testing::Combine(testing::Values(2, 3, 8), testing::Bool()),
                          [](const auto& info) {

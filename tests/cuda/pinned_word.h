@@ -1,4 +1,5 @@
-// A pinned word through which the host releases waiting kernels, or kernels notify the host.
+// A pinned word of host memory. The host sets this word to release waiting kernels, or kernels set it to notify the
+// host.
 #pragma once
 
 #include <cuda_runtime_api.h>

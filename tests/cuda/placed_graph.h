@@ -1,5 +1,5 @@
-// Graphs in text form that have addresses but no memory. They are used in tests of the choice of nodes that run in one
-// launch (devices/cuda/fusion.h).
+// Graphs in text form that have addresses but no memory. Tests with these graphs check which nodes run in one launch
+// (devices/cuda/fusion.h).
 //
 //   expect_fused(text, {{3, "out=a"}, {1, "out=a+16 out=g.work"}});  // 3 nodes if %out has the address of %a
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace shoal::test {
 
-/// A graph that gives each tensor and workspace an address of its own. Addresses are 1 MiB apart and have no memory.
+/// A graph in which each tensor and each workspace has its own address. Addresses are 1 MiB apart and have no memory.
 struct Placed {
   explicit Placed(const std::string& text) {
     parse_graph(text, graph, weights);
@@ -36,7 +36,7 @@ struct Placed {
     for (Tensor* node : graph.nodes()) node->data = node->workspace = nullptr;
   }
 
-  /// The address of tensor NAME, or of its workspace for "NAME.work".
+  /// The address of tensor NAME. For "NAME.work", the address of the tensor's workspace.
   std::byte*& at(std::string name) {
     const bool is_workspace = name.ends_with(".work");
     if (is_workspace) name.resize(name.size() - 5);
@@ -44,7 +44,7 @@ struct Placed {
     if (tensor != nullptr) return is_workspace ? tensor->workspace : tensor->data;
     throw std::runtime_error("no tensor " + name);
   }
-  /// Moves tensors: "NAME=OTHER+BYTES,NAME=OTHER...".
+  /// Moves tensors. `changes` has the form "NAME=OTHER+BYTES,NAME=OTHER...".
   void move(const std::string& changes) {
     std::istringstream all(changes);
     for (std::string one; std::getline(all, one, ',');) {
@@ -64,7 +64,8 @@ struct Placed {
   std::vector<Tensor*> running;  ///< nodes that are not views
 };
 
-/// Alternative placements, separated by spaces (see Placed::move), and the number of nodes that each of them fuses.
+/// Alternative placements, separated by spaces (see Placed::move). `count` is the number of nodes that each placement
+/// fuses.
 struct Places {
   size_t count;
   std::string alternatives;

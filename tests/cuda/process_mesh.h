@@ -14,7 +14,7 @@ namespace shoal::test {
 
 class CudaProcessMesh : public ProcessRanks {
  public:
-  /// `process_of`: the process of each rank. Rank r uses device r of its process.
+  /// `process_of` contains the process of each rank. Rank r uses device r of its process.
   CudaProcessMesh(ProcessGroup& group, const std::vector<int>& process_of, std::span<Device* const> devices)
       : ProcessRanks(group) {
     for (const int process : process_of) {
@@ -42,7 +42,7 @@ class CudaProcessMesh : public ProcessRanks {
   }
 };
 
-/// A case with buffers in the memory of this process's ranks. The mesh must outlive the case.
+/// A case with buffers in the memory of the ranks of this process. The mesh must outlive the case.
 class CudaProcessCase : public collectives::CollectiveCase {
  public:
   CudaProcessCase(CudaProcessMesh& mesh, CollectiveCase one, std::string name = "x")
@@ -90,7 +90,7 @@ class CudaProcessCase : public collectives::CollectiveCase {
   std::vector<Memory> memory_;  ///< one per rank of this process
 };
 
-/// All kinds of collectives, with even, uneven and empty parts. Long messages are split into several pieces.
+/// Returns cases of all collectives, with even, uneven and empty parts. Long messages are split into several pieces.
 inline std::vector<collectives::CollectiveCase> cuda_process_cases(int ranks) {
   using namespace collectives;  // NOLINT: the cases
   const auto n = static_cast<size_t>(ranks);

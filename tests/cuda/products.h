@@ -22,7 +22,7 @@ inline cuda::GpuTraits ampere(int processors = 132) {
   return {0, 80, processors, 163 * 1024};
 }
 
-/// The product of a weight a and an input b.
+/// The product of a weight of shape `a` and an input of shape `b`.
 inline Build product(DType dtype, const Shape& a, const Shape& b, DType b_type = DType::kF32) {
   return [=](Graph& g, TensorContext& w) { return mul_mat(g, w.add("a", dtype, a), g.input("b", b_type, b)); };
 }
@@ -47,10 +47,11 @@ inline Tolerance rough(DType a) {
   return {traits(a).is_quantized ? 1e-4 : a == DType::kF32 ? 1e-11 : 1e-6};
 }
 
-/// Bounds on the normalised mean squared error. Rounding an operand to halves (11 bits) adds 4e-8. The sum of two bf16
-/// terms has 16 bits. In formats whose scales and minima are products, the kernel also rounds these products. Example:
-/// this rounding adds (2.1e-4^2 + 1.9e-4^2) / (1 / 3) = 2.4e-7 for weights spread over [-1, 1] with a minimum of 1 and
-/// scale * code up to 2. With mxfp4 weights the columns are rounded to bf16 (8 bits), which has 64 times the squared
+/// Bounds on the normalised mean squared error. Rounding an operand to halves (11 significant bits) adds 4e-8 to the
+/// error. An operand that is stored as the sum of two bf16 terms keeps 16 significant bits. In formats whose scales and
+/// minima are products, the kernel also rounds these products. For example, the weights may be uniform in [-1, 1], with
+/// a minimum of 1 and scale * code up to 2. Then this rounding adds (2.1e-4^2 + 1.9e-4^2) / (1 / 3) = 2.4e-7. With
+/// mxfp4 weights, columns are rounded to bf16 (8 significant bits). The squared error is then 64 times the squared
 /// error of halves.
 inline double bound(DType a, DType b = DType::kF32) {
   if (a == DType::kMXFP4) return b == DType::kBF16 ? 1e-11 : 4e-6;

@@ -1,5 +1,5 @@
-// Rope and cache writes of a decoder in one launch. Checks the number of fused nodes. Results and caches must match an
-// unfused run bit for bit, in which cuts between all nodes prevent fusion.
+// Rope and cache writes of a decoder in one launch. The tests check the number of fused nodes. Results and caches must
+// match an unfused run bit for bit. In the unfused run, cuts between all nodes prevent fusion.
 #include <numeric>
 
 #include "tests/cuda/cuda_mesh.h"
@@ -47,7 +47,7 @@ void set_integers(const test::Loaded& loaded, const char* name, std::vector<int>
   tensor_set(leaf, values.data(), 0, values.size() * sizeof(int));
 }
 
-/// Expects `saved` fewer launches than in an unfused run, and equal bits.
+/// Checks that fusion saves `saved` launches and changes no bits of the results.
 void check(const Decoder& d, const std::string& nodes, int saved) {
   const std::string text = text_of(d, nodes);
   SCOPED_TRACE(text);
@@ -74,7 +74,7 @@ TEST(CudaRopeFusion, WritesCachesOfAnyDType) {
   check({.values = "q4_0"}, kAll, 2);
 }
 
-TEST(CudaRopeFusion, RotatesAllKindsOfHeads) {
+TEST(CudaRopeFusion, RotatesHeadsOfAnyModeAndSize) {
   for (const std::string mode : {"neighbours", "halves"}) {
     check({.rope = "{dims=64, mode=" + mode + "}"}, kAll, 3);
     check({.rope = "{dims=40, base=500000, mode=" + mode + "}"}, kAll, 3);
@@ -84,7 +84,7 @@ TEST(CudaRopeFusion, RotatesAllKindsOfHeads) {
     check({.tokens = 3, .columns = 320, .value_columns = 96, .rope = "{dims=256, mode=" + mode + "}", .ids = {1, 2, 3}},
           kAll, 3);
   }
-  check({.columns = 514, .rope = "{dims=514}"}, kAll, 1);  // more pairs than threads: only cache writes are fused
+  check({.columns = 514, .rope = "{dims=514}"}, kAll, 1);  // heads with more pairs than threads are not fused
   check({.columns = 1026, .rope = "{dims=64}"}, kAll, 0);
   check({.rope = "{dims=64, freq_scale=0.25, ext_factor=1, original_context=4096}"}, kAll, 3);
   check({.factors = "%f"}, kAll, 3);
@@ -97,7 +97,7 @@ TEST(CudaRopeFusion, FusesRopeOfPrompts) {
   check({.tokens = 11, .ids = ids}, kAll, 3);
 }
 
-TEST(CudaRopeFusion, LastOfEqualIdsWinsAndForeignIdsAreSkipped) {
+TEST(CudaRopeFusion, SkipsIdsOutsideTheRangesAndKeepsLastOfEqualIds) {
   check({.tokens = 5, .ids = {3, 7, 3, -1, 7}}, kAll, 3);
   check({.tokens = 6, .select = "{ranges=[10:4,40:12]}", .ids = {11, 40, 0, 51, 52, 40}}, kAll, 3);
 }
@@ -117,7 +117,7 @@ std::string two_tokens(const std::string& nodes) {
   return text_of({.tokens = 2, .factors = "%f"}, nodes);
 }
 
-TEST(CudaRopeFusion, PlacementDecidesFusion) {
+TEST(CudaRopeFusion, FusesOnlyNodesThatDoNotOverlap) {
   test::expect_fused(
       two_tokens(kAll),
       {{4, "qr=q"}, {1, "qr=q+256 qr=k kr=q kr=qr+512 qr=f qr=pos16"}, {3, "qr=v vc=kc+64"}, {2, "qr=ids16"}});
@@ -131,8 +131,8 @@ TEST(CudaRopeFusion, FusesOnlyMatchingNodes) {
   EXPECT_EQ(with("%kr = rope(%k, %pos16, %f) {dims=64, mode=halves, base=500000}\n"), 1u);
   EXPECT_EQ(with("%kr = rope(%k, %pos16, _) ROPE\n"), 1u);
   EXPECT_EQ(with("%kr = rope(%k, %ids16, %f) ROPE\n"), 1u);
-  EXPECT_EQ(with("%kr = rope(%o, %pos16, %f) ROPE\n", "input %o f32 [64, 2, 2, 3]\n"), 1u) << "batches";
-  EXPECT_EQ(with("%kr = rope(%o, %pos16, %f) ROPE\n", "input %o f16 [64, 2, 2]\n"), 1u) << "not f32";
+  EXPECT_EQ(with("%kr = rope(%o, %pos16, %f) ROPE\n", "input %o f32 [64, 2, 2, 3]\n"), 1u) << "%o has batches";
+  EXPECT_EQ(with("%kr = rope(%o, %pos16, %f) ROPE\n", "input %o f16 [64, 2, 2]\n"), 1u) << "%o is f16";
   EXPECT_EQ(with("%rr = rope(%qr, %pos16, %f) ROPE\n"), 1u) << "rotated twice";
   const std::string same = "%vt = permute(%qr) {axes=[0,2,1,3]}\n%qs = set_rows(%qc, %vt, %ids16)\n";
   const std::string leaf = "cache %qc f16 [64, 16, 6]\n";

@@ -1,5 +1,5 @@
-// The choice of experts as one kernel. Compares launches, ids and weights with single nodes on the same device and on
-// the CPU.
+// One kernel chooses the experts of a token. The tests compare its ids and weights with the results of single nodes on
+// the same device and on the CPU. They also check how many launches fusion saves.
 #include "devices/cuda/ops/fused.h"
 
 #include <cmath>
@@ -12,15 +12,15 @@
 namespace shoal::cuda {
 namespace {
 
-/// A chain of nodes as built by models/arch/experts.cpp.
+/// The chain of nodes that models/arch/experts.cpp builds.
 struct Route {
   std::string name;
   int experts = 8, used = 2, tokens = 1;
   std::string gating, normalising;
   bool biased = false, scaled = false;
-  int saved = 0;  ///< launches saved compared with single nodes
+  int saved = 0;  ///< number of launches that fusion saves
   std::string more = "";
-  bool special = false;  ///< with equal, infinite and NaN logits
+  bool special = false;  ///< whether some logits are equal, infinite or NaN
 
   std::string text() const {
     const auto shape = [&](int a, int b) { return fmt::format(" {{shape=[{},{},{},1]}}\n", a, b, tokens); };
@@ -88,7 +88,7 @@ TEST_P(CudaRouter, MatchesSingleNodes) {
   const test::Outcome alone = test::run_text(mesh.backend(0), text, options);
   EXPECT_EQ(alone.launches - fused.launches, one.saved);
   expect_same(fused, alone, "single nodes");
-  if (one.special) return;  // infinite sums may give NaN weights on one device only
+  if (one.special) return;  // infinite sums may give NaN weights on only one of the devices
   const test::CpuMesh cpus(1);
   expect_same(fused, test::run_text(*cpus.other().init(""), text), "CPU");
 }
@@ -112,10 +112,10 @@ std::vector<Route> routes() {
       {"special_sigmoid", 40, 12, 1, "sigmoid", "sum", false, false, 4, "", true},
       // Nodes outside of the chain read a value that the fused kernel does not write.
       {"probabilities_read", 128, 8, 1, "soft_max", "sum", false, false, 3, "%e = unary(%p) {kind=silu}\noutput %e\n"},
-      {"probabilities_shown", 128, 8, 1, "soft_max", "sum", false, false, 3, "output %p\n"},
+      {"probabilities_are_output", 128, 8, 1, "soft_max", "sum", false, false, 3, "output %p\n"},
       {"best_read", 128, 8, 1, "soft_max", "sum", false, false, 2, "%e = unary(%best) {kind=silu}\noutput %e\n"},
-      {"total_shown", 128, 8, 1, "sigmoid", "clamped", false, false, 2, "output %total\n"},
-      {"normalised_shown", 128, 8, 1, "soft_max", "sum", false, true, 4, "output %n\n"},
+      {"total_is_output", 128, 8, 1, "sigmoid", "clamped", false, false, 2, "output %total\n"},
+      {"normalised_are_output", 128, 8, 1, "soft_max", "sum", false, true, 4, "output %n\n"},
       {"preferences_read", 64, 8, 1, "sigmoid", "", true, false, 1, "%e = unary(%preferred) {kind=abs}\noutput %e\n"},
       {"too_many_experts", 513, 8, 1, "soft_max", "sum", false, false, 0},
       {"too_many_used", 64, 33, 1, "soft_max", "sum", false, false, 0},
@@ -124,9 +124,9 @@ std::vector<Route> routes() {
 INSTANTIATE_TEST_SUITE_P(Routes, CudaRouter, testing::ValuesIn(routes()),
                          [](const auto& info) { return info.param.name; });
 
-/// A warp writes only after it has read its token, so the results of a single token may overwrite their operands. %p is
-/// never written.
-TEST(CudaRouterPlaces, PlacementDecidesFusion) {
+/// A warp reads all operands of its token before it writes, so the results of a single token may overwrite their
+/// operands. The fused kernel never writes %p.
+TEST(CudaRouterMemory, ChainFusesUnlessMemoryOverlaps) {
   const auto expect = [](int tokens, const std::vector<test::Places>& table) {
     const Route route{"", 8, 2, tokens, "sigmoid", "clamped", true, true};
     test::expect_counts(route.text(), table, [](test::Placed& placed) {

@@ -1,6 +1,6 @@
-// Kernels along rows, beyond the cases of tests/ops/op_cases.h: rows longer than a block holds, many equal values, NaN
-// and infinities, results that overwrite their source, and rms_norm fused with its neighbours. Indices must equal those
-// of the CPU device; other results are compared with float64.
+// Tests of kernels along rows, beyond the cases of tests/ops/op_cases.h. The cases are rows longer than a block holds,
+// many equal values, NaN and infinities, results that overwrite their source, and rms_norm fused with its neighbours.
+// Indices must equal the indices that the CPU device computes. Other results are compared with float64.
 #include <cmath>
 #include <limits>
 #include <random>
@@ -18,7 +18,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 enum class Result { kApart, kInPlace };
 
-/// Runs the node and returns its values. With kInPlace the node overwrites its source 0.
+/// Runs the node and returns its values. With kInPlace, the node overwrites its first source.
 Values run_node(Graph& graph, Tensor& node, TensorValues leaves, Result where = Result::kApart) {
   CudaRun cuda(graph, leaves);
   if (where == Result::kInPlace) node.data = node.src[0]->data;
@@ -28,7 +28,7 @@ Values run_node(Graph& graph, Tensor& node, TensorValues leaves, Result where = 
 
 using Make = std::function<Tensor*(Graph&, Tensor*)>;
 
-/// A node that reads input x. The values of x are rounded to its dtype.
+/// A node that reads input x. The values of x are rounded to the dtype of x.
 struct Case {
   Graph graph;
   Tensor* x;
@@ -41,7 +41,8 @@ struct Case {
   }
 };
 
-/// On 8 multiprocessors, as on the emulated GPU, 17 long rows take one block each; fewer rows take several blocks each.
+/// Checks that GPU and CPU give equal results. The emulated GPU has 8 multiprocessors. If there are 17 long rows, each
+/// row takes one block. If there are fewer rows, each row takes several blocks.
 void expect_same_as_cpu(Case& one) {
   const auto cpu = Registry::instance().init("CPU0:threads=1");
   const Values expected = run_graph(*cpu, one.graph, one.leaves).at(one.node);
@@ -98,7 +99,7 @@ Values pattern_values(const Pattern& pattern, const Shape& shape) {
   return values;
 }
 
-/// A view [n, rows] of a tensor [rows + 1, n], whose elements are not adjacent.
+/// Returns a view [n, rows] of a tensor [rows + 1, n]. The elements of the view are not adjacent.
 Tensor* transposed(Graph& g, Tensor* whole) {
   return transpose(g, slice(g, whole, {0, 1, whole->shape[0] - 1}));
 }
@@ -149,7 +150,7 @@ TEST_P(LongRows, Handles16BitAndStridedElements) {
   }
 }
 
-TEST(LongRowsOnce, TopKOfAVocabularyMatchesTheCpu) {
+TEST(VocabularyRows, TopKOfAVocabularyMatchesTheCpu) {
   constexpr Shape kShape{131072, 1, 1, 1};
   for (const int64_t k : {40, 256}) {
     Case one(DType::kF32, kShape, normal_values(kShape[0]), [k](Graph& g, Tensor* x) { return top_k(g, x, k); });
@@ -159,14 +160,14 @@ TEST(LongRowsOnce, TopKOfAVocabularyMatchesTheCpu) {
 
 // --- sums along rows ---
 
-/// Rows for one warp, rows for one block (few or many of them), rows not aligned to 16 bytes, and rows longer than
-/// registers can hold.
+/// Shapes with few or many rows. Some rows fit in one warp or one block, are not aligned to 16 bytes, or are too long
+/// for the registers.
 constexpr Shape kSumShapes[] = {{512, 7, 1, 1},  {513, 2, 1, 1},   {1000, 20, 1, 1}, {4096, 1, 2, 1},
                                 {4097, 3, 1, 1}, {16384, 1, 1, 1}, {16388, 1, 2, 1}, {20003, 2, 1, 1}};
 
 TEST(NormsOfRows, MatchReferenceInPlaceAndOutOfPlace) {
   const std::pair<Make, double> all[] = {
-      // each node with the mean of its input
+      // each case is a node and the mean of its input
       {[](Graph& g, Tensor* x) { return rms_norm(g, x, {1e-6f}); }, 0},
       {[](Graph& g, Tensor* x) { return layer_norm(g, x, {1e-6f}); }, 0},
       {[](Graph& g, Tensor* x) { return layer_norm(g, x, {1e-6f}); }, 1e4},
@@ -197,8 +198,8 @@ TEST(NormsOfRows, SumRowsAddsInDouble) {
 
 // --- soft_max ---
 
-/// x is [length, 3, 2, 1], with a mask for each of the 2 batches. Row 1 is fully masked. Some masked elements are NaN
-/// or infinite.
+/// `x` has the shape [length, 3, 2, 1]. Each of the two batches has a mask. Row 1 is fully masked. Some masked elements
+/// are NaN or infinite.
 void check_soft_max(int64_t length, DType mask_dtype, bool with_sinks, Result where) {
   Graph graph;
   Tensor* x = graph.input("x", DType::kF32, {length, 3, 2, 1});
@@ -236,7 +237,7 @@ TEST(SoftMaxOfRows, HandlesMasksSinksAndFullyMaskedRows) {
 
 TEST(SoftMaxOfRows, UnmaskedNaNReachesOnlyItsRow) {
   for (const int64_t length : {1, 5, 300, 9000}) {
-    Values values(static_cast<size_t>(3 * length), 1);  // row 0 all NaN, row 1 without NaN, row 2 with one NaN
+    Values values(static_cast<size_t>(3 * length), 1);  // row 0 is all NaN, row 1 has no NaN, and row 2 has one NaN
     std::fill_n(values.begin(), length, kNan);
     values.back() = kNan;
     Case one(DType::kF32, {length, 3, 1, 1}, values,
@@ -254,7 +255,7 @@ TEST(SoftMaxOfRows, NaNSinksReachOnlyTheirRows) {
       Tensor* x = graph.input("x", DType::kF32, {length, 2, 2, 1});
       Tensor* sinks = graph.input("sinks", DType::kF32, {2, 1, 1, 1});
       Tensor* node = graph.output(soft_max(graph, x, nullptr, sinks, {}));
-      Values values(static_cast<size_t>(4 * length), 1);  // for each sink one row of ones and one row of -infinity
+      Values values(static_cast<size_t>(4 * length), 1);  // each sink has one row of ones and one row of -infinity
       std::fill_n(values.begin() + length, length, -kInfinity);
       std::fill_n(values.begin() + 3 * length, length, -kInfinity);
       Values expected(values.size(), 0);
@@ -332,8 +333,8 @@ TEST(CudaStateOps, IgnoreValuesOutsideTheSequence) {
 
 // --- rms_norm with its neighbours ---
 
-/// Checks z = rms_norm(a or y) * w with y = a + b, in one launch. y and z overwrite the tensors y_on and z_on, or have
-/// separate memory.
+/// Checks `y = a + b` and `z = rms_norm(y) * w` in one launch. If `sum` is false, checks `z = rms_norm(a) * w`. `y` and
+/// `z` overwrite the tensors `y_on` and `z_on`, or have separate memory.
 void check_fused_norm(const Shape& shape, bool sum, const char* y_on, const char* z_on) {
   Graph graph;
   Tensor* a = graph.input("a", DType::kF32, shape);
@@ -392,10 +393,10 @@ TEST(FusedNorm, AcceptsOnlyDenseF32RowsOfOneShape) {
   EXPECT_TRUE(cuda::can_fuse_rms_norm(*a, nullptr, nullptr, *row, *b));
   EXPECT_TRUE(cuda::can_fuse_rms_norm(*a, b, a, *row, *b));
   EXPECT_FALSE(cuda::can_fuse_rms_norm(*a, b, nullptr, *row, *b)) << "the sum is not stored";
-  EXPECT_FALSE(cuda::can_fuse_rms_norm(*a, row, a, *row, *b)) << "a broadcast operand";
+  EXPECT_FALSE(cuda::can_fuse_rms_norm(*a, row, a, *row, *b)) << "an operand is broadcast";
   EXPECT_FALSE(cuda::can_fuse_rms_norm(*half, nullptr, nullptr, *row, *b));
-  EXPECT_FALSE(cuda::can_fuse_rms_norm(*part, nullptr, nullptr, *row, *b)) << "gaps between rows";
-  EXPECT_FALSE(cuda::can_fuse_rms_norm(*a, nullptr, nullptr, *b, *b)) << "a weight for each row";
+  EXPECT_FALSE(cuda::can_fuse_rms_norm(*part, nullptr, nullptr, *row, *b)) << "there are gaps between rows";
+  EXPECT_FALSE(cuda::can_fuse_rms_norm(*a, nullptr, nullptr, *b, *b)) << "each row has its own weight";
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ __global__ void wait_for_word(const uint32_t* word) {
   while (load_acquire(word) == 0) spin_pause();
 }
 
-/// Blocks a stream until it is opened.
+/// Blocks a stream until the gate is opened.
 class Gate {
  public:
   explicit Gate(cudaStream_t stream) : stream_(stream) {
@@ -206,7 +206,7 @@ TEST(CudaCapture, GraphRunsTheCapturedWork) {
   cudaGetLastError();
 }
 
-TEST(CudaCapture, UnsupportedCallsSpoilTheCapture) {
+TEST(CudaCapture, UnsupportedCallsInvalidateTheCapture) {
   const CudaStream stream;
   const CudaArray<int> value(std::vector<int>{1});
   int pageable = 0;

@@ -1,5 +1,5 @@
-// Kernels in different streams of one GPU must run concurrently. Otherwise collectives between virtual devices hang: a
-// kernel waits for another kernel, which the GPU does not start before the first kernel ends. This test is small and
+// Kernels in different streams of one GPU must run concurrently. Otherwise, collectives between virtual devices hang: a
+// kernel waits for another kernel that the GPU does not start before the first kernel ends. This test is small and
 // independent of the library, so it can be the first program to run on a GPU (scripts/gpu_check, step streams). Every
 // kernel has a time limit.
 #include <cuda_runtime_api.h>
@@ -30,7 +30,8 @@ constexpr uint64_t kPatience = 100 * kSecond;  // time limit that also suffices 
 constexpr uint64_t kPatience = kSecond / 20;
 #endif
 
-/// Kernel `own` of `all` sets its flag, waits for the flags of all kernels, and stores the number of flags it has seen.
+/// Kernel number `own` of `all` kernels sets its flag and waits for the flags of all kernels. Then it stores the number
+/// of flags that it has seen.
 __global__ void wait_for_all(uint32_t* flags, int own, int all, uint32_t* seen, uint64_t patience) {
   const uint64_t end = now_ns() + patience;
   store_release(&flags[own], 1);
@@ -80,8 +81,8 @@ uint32_t ran_at_once(const Streams& streams, bool as_graphs, uint64_t patience =
   return *std::min_element(found.begin(), found.end());
 }
 
-/// Tests 2 to 16 streams. For each tested stream creates `made` streams and uses only the first; the remaining streams
-/// stay idle.
+/// Tests 2 to 16 streams. Creates `made` streams for each tested stream. Only the first of these streams is tested; the
+/// remaining streams stay idle.
 void expect_all_at_once(const char* name, bool as_graphs, int made) {
   const CudaStream first;
   ran_at_once({first}, as_graphs);  // loads the kernel
@@ -106,7 +107,7 @@ TEST(SpinningStreams, RunConcurrentlyNextToIdleStreams) {
   expect_all_at_once("launches beside idle streams", false, 3);
 }
 
-/// Proves that the test detects the fault: two kernels in one stream.
+/// Checks that the tests detect kernels that do not run concurrently. Here, two kernels are in one stream.
 TEST(SpinningStreams, KernelsOfOneStreamDoNotRunConcurrently) {
   const CudaStream stream;
   for (const bool as_graphs : {false, true}) EXPECT_EQ(ran_at_once({stream, stream}, as_graphs, kSecond / 50), 1u);

@@ -55,7 +55,7 @@ TEST(Switches, AreListedInTheFeaturesOfTheFamily) {
 
 using Names = std::set<std::string>;
 
-/// Features used since record_calls().
+/// Returns the features that were used since record_calls().
 Names used() {
   Names names;
   for (const emulator::LaunchRecord& launch : emulator::take_launches()) {
@@ -74,7 +74,7 @@ Names used() {
 struct Text {
   std::vector<int32_t> prompt, expected;
 };
-/// The first `length` tokens of reference text `number` as a prompt, and the next three tokens.
+/// Returns the first `length` tokens of reference text `number` as a prompt, and the next three tokens.
 Text text(size_t number, int length) {
   std::ifstream file(SHOAL_SOURCE_DIR "/data/models/expected/tiny-kjv-5m-q8_0.json");
   const nlohmann::json one = nlohmann::json::parse(file)["cases"][number];
@@ -91,7 +91,7 @@ TEST_P(SwitchOff, KeepsOtherFeaturesOnAndTokensUnchanged) {
   const test::Environment off("SHOAL_CUDA_OFF", name == "nothing" ? "" : name);
   const test::LoadedModel model(test::model_file("tiny-kjv-5m-q8_0.gguf"), parts, 4);
   models::Session session = model.session();
-  const bool is_long = parts > 1;  // evaluates a batch of 128 columns, the width of a warpgroup tile
+  const bool is_long = parts > 1;  // the batch then has 128 columns, the width of a warpgroup tile
   const Text wanted = is_long ? text(1, 100) : text(0, 10);
   std::vector<int32_t> tokens;
   emulator::record_calls();

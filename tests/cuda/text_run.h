@@ -1,5 +1,5 @@
-// Runs a graph in text form on an emulated GPU and returns its results and launch count. On other devices the launch
-// count is 0.
+// Runs a graph in text form on an emulated GPU. Returns the results and the number of launches. On other devices, this
+// number is 0.
 //
 //   const Outcome fused = run_text(backend, text), alone = run_text(backend, text, {.alone = true});
 #pragma once
@@ -23,7 +23,7 @@ inline std::vector<std::byte> read_bytes(const Tensor& tensor) {
   return bytes;
 }
 
-/// Expects finite values with errors of at most `bound` times the largest expected value.
+/// Expects finite values. Their errors must be at most `bound` times the largest expected value.
 inline void expect_close(const std::vector<float>& found, const std::vector<float>& expected, float bound,
                          const std::string& what) {
   ASSERT_EQ(found.size(), expected.size());
@@ -47,14 +47,14 @@ inline std::string replaced(std::string text, const std::string& what, const std
 
 struct TextOptions {
   std::vector<int> cuts = {};
-  bool alone = false;                   ///< cuts the graph between all nodes; shown nodes become outputs
+  bool alone = false;                   ///< cuts the graph between all nodes; nodes of `shown` become outputs
   std::vector<std::string> shown = {};  ///< nodes whose values are returned
   std::function<void(const Loaded& loaded)> more_inputs = {};  ///< may overwrite random inputs
 };
 
 struct Outcome {
   ptrdiff_t launches = 0;
-  std::map<std::string, std::vector<std::byte>> bytes = {};  ///< bytes of outputs, shown nodes and caches
+  std::map<std::string, std::vector<std::byte>> bytes = {};  ///< bytes of outputs, caches and nodes of `shown`
   template <class T>
   std::vector<T> get(const std::string& name) const {
     std::vector<T> values(bytes.at(name).size() / sizeof(T));
@@ -73,7 +73,7 @@ inline Outcome run_text(Backend& backend, const std::string& text, const TextOpt
   for (Tensor* node : loaded.graph.nodes()) {
     const bool shown = std::count(options.shown.begin(), options.shown.end(), node->name) > 0;
     if (shown && !options.alone) of_plan.shown.push_back(node);
-    if (shown && options.alone) loaded.graph.output(node);  // otherwise a later cut may lose the value
+    if (shown && options.alone) loaded.graph.output(node);  // after a cut, other nodes may overwrite the value
     if (shown || node->is_output) seen.push_back(node);
   }
   for (const Tensor* leaf : loaded.weights.tensors()) {

@@ -1,4 +1,5 @@
-// Host cost of a generated token once graphs are recorded. Counts the runtime calls of a session of the small model.
+// Host cost of a generated token, after CUDA graphs are recorded. The tests count the runtime calls of a session of the
+// small model.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -43,8 +44,8 @@ class TokenCost : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, TokenCost, testing::Values(1, 2, 3), testing::PrintToStringParamName());
 
-// Each rank copies four inputs, launches one graph and fetches its logits in one copy. Before it reuses the memory of
-// the inputs, it waits for one event. The GPU has read the inputs long before this wait.
+// Each rank copies four inputs, launches one graph and fetches its logits in one copy. Before a rank reuses the memory
+// of the inputs, it waits for one event. The GPU has read the inputs long before this wait.
 TEST_P(TokenCost, LogitsTakeOneCopyPerRank) {
   EXPECT_THAT(cost(0), ElementsAre(Pair("cudaEventRecord", ranks()), Pair("cudaEventSynchronize", ranks()),
                                    Pair("cudaGraphLaunch", ranks()), Pair("cudaMemcpyAsync", 5 * ranks()),
@@ -73,8 +74,8 @@ TEST(TokenKernels, LayerTakesEightKernels) {
 
 /// Kernels of a layer on each device: q, k and v; rope and cache writes; attention; output with all_reduce, residual
 /// and norm; gate and up; down with all_reduce, residual and norm. Seven more kernels: the embedding, the first norm,
-/// the head, and in the last layer separate kernels for all_reduce, the last token's rows of sum and residual, and the
-/// norm.
+/// the head, and four kernels of the last layer. These four compute the all_reduce, the last token's row of the sum,
+/// its row of the residual, and the norm.
 TEST(TokenKernels, ShardedLayerTakesSixKernelsPerDevice) {
   for (const int ranks : {2, 3}) {
     const test::LoadedModel model(kModel, ranks);
@@ -84,8 +85,8 @@ TEST(TokenKernels, ShardedLayerTakesSixKernelsPerDevice) {
 
 /// Kernels of a layer with experts: norm; q, k and v; rope and cache writes; attention; output and residual; norm; the
 /// router's product; router; gate and up; down with the weighted sum. The next norm adds the residual, except in the
-/// last layer. On two devices the output's rows are too short to stream, so this product first converts its column.
-/// Both norms are part of collectives.
+/// last layer. On two devices, the rows of the output weight are too short to stream, so the output product first
+/// converts its column. On two devices, the kernels of the collectives also compute both norms.
 TEST(TokenKernels, ExpertLayerTakesTenKernels) {
   models::SyntheticModel synthetic;
   synthetic.h.vocab = 600, synthetic.h.embd = synthetic.h.ff = 512;

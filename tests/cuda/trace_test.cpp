@@ -50,7 +50,7 @@ TEST(CudaTrace, RecordsSpansOfAStreamInHostTime) {
   backend.set_tracer(&tracer);
   const int64_t begin = trace_clock();
   run();
-  run();  // runs as a CUDA graph
+  run();  // this run uses a CUDA graph
   const int64_t took = trace_clock() - begin;
   backend.set_tracer(nullptr);
   run();

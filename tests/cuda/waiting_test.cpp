@@ -1,5 +1,5 @@
-// GPU work that is queued while a collective waits. Rank 0 of the collective waits for rank 1, which has not queued its
-// part. The other work must complete first, then the collective.
+// The tests queue GPU work while a collective waits. Rank 0 of the collective waits for rank 1, which has not queued
+// the collective. The other work must complete before the collective.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ using test::wait_until;
 using testing::Each;
 using testing::Eq;
 
-/// Longer than any work takes here, so the time-out expires only in a deadlock.
+/// All work in these tests takes less time than the time-out, so the time-out expires only in a deadlock.
 constexpr std::chrono::seconds kTimeout{30};
 
 constexpr const char* kText = R"(
@@ -111,7 +111,7 @@ TEST_F(Waiting, RefusesMeshesThatDoNotFit) {
   std::optional<Pair> first(std::in_place, mesh_, 0);
   EXPECT_THAT([&] { Pair(mesh_, 2); },
               testing::ThrowsMessage<DeviceError>(testing::HasSubstr(
-                  "GPU 0 has 3 multiprocessors, 2 of them for other communicators: too few for 2 more ranks")));
+                  "GPU 0 has 3 multiprocessors; other communicators use 2, which leaves too few for 2 more ranks")));
   first.reset();
   Pair second(mesh_, 2);
   second.begin();
@@ -159,7 +159,8 @@ TEST_F(Waiting, AllocatesAndFreesMemoryWhileAMeshWaits) {
   pair.end();
 }
 
-// Also tests large writes. The driver copies their bytes into its own memory, and may wait for room in this memory.
+// The copies include large writes. The driver copies the bytes of a large write into its own memory, and may wait for
+// room in this memory.
 TEST_F(Waiting, PageableCopiesWaitForTheStream) {
   const std::vector<float> source(20'000, 3.0f);
   const size_t bytes = source.size() * sizeof(float);
@@ -190,7 +191,7 @@ TEST_F(Waiting, PageableCopiesWaitForTheStream) {
   }
 }
 
-TEST_F(Waiting, UploadsAPlanBeforeItsLaunch) {
+TEST_F(Waiting, UploadsTheGraphOfAPlanBeforeItsLaunch) {
   Loaded loaded(kText, *mesh_.devices()[0]);
   const auto plan = mesh_.backend(0).create_plan(loaded.graph);
   loaded.fill_inputs();

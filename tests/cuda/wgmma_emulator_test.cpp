@@ -15,7 +15,7 @@ using shoal::test::CudaStream;
 
 enum class Fault : uint8_t { kNone, kNoFence, kOverwrites, kDataCameLate, kEndsEarly, kReadsEarly, kNoBarrier };
 
-/// Two groups of two products each. All operands are ones, so each product adds 16.
+/// Computes two groups of two products each. All operands are ones, so each product adds 16 to each sum.
 __global__ void twice(Fault fault, float* d) {
   SHOAL_DYNAMIC_SHARED(uint16_t, shared);
   const int thread = static_cast<int>(threadIdx.x);

@@ -1,4 +1,4 @@
-// The communicator of CUDA devices: f32 sums sent as bf16, and thresholds measured for a mesh.
+// Options of the communicator of CUDA devices: the type in which f32 sums are sent, and thresholds measured for a mesh.
 #include <gtest/gtest.h>
 
 #include "collectives/thresholds.h"
@@ -44,8 +44,8 @@ TEST(CudaThresholds, ThresholdsAreStoredPerMesh) {
   EXPECT_EQ(key.find(", part "), std::string::npos) << key;
 }
 
-// The limit of fused norms equals the limit of one-shot all_reduces. So it reveals which threshold the communicator
-// uses.
+// The limit of fused norms equals the limit of one-shot all_reduces. Therefore, this limit shows which threshold the
+// communicator uses.
 TEST(CudaThresholds, ThresholdsLimitOneShotMessages) {
   const test::TemporaryFolder folder;
   const Environment file("SHOAL_COMM_THRESHOLDS", (folder.path() / "collectives.json").string());

@@ -26,7 +26,7 @@ std::vector<Tensor*> three_tensors(TensorContext& context, int64_t floats) {
 
 TEST(LayoutTensors, PlacesTensorsOneAfterAnother) {
   TensorContext context;
-  const auto tensors = three_tensors(context, 17);  // 68 bytes, padded to 128 by the alignment
+  const auto tensors = three_tensors(context, 17);  // each tensor has 68 bytes, padded to 128
   const StaticLayout layout = layout_tensors(tensors, null_device("").buffer_type());
   EXPECT_EQ(layout.chunk_sizes, (std::vector<size_t>{384}));
   EXPECT_EQ(layout.placements[2].offset, 256U);
@@ -34,7 +34,7 @@ TEST(LayoutTensors, PlacesTensorsOneAfterAnother) {
   EXPECT_EQ(layout.total_bytes(), 384U);
 }
 
-TEST(LayoutTensors, UsesSeveralChunksPastTheLargestAllocation) {
+TEST(LayoutTensors, UsesSeveralChunksIfOneAllocationIsTooSmall) {
   TensorContext context;
   const auto tensors = three_tensors(context, 17);
   const StaticLayout layout = layout_tensors(tensors, null_device("max_size=256").buffer_type());
@@ -44,7 +44,7 @@ TEST(LayoutTensors, UsesSeveralChunksPastTheLargestAllocation) {
   EXPECT_EQ(layout.placements[2].offset, 0U);
 }
 
-TEST(LayoutTensors, TensorThatJustFitsIsNotRoundedUp) {
+TEST(LayoutTensors, TensorOfMaximumSizeIsNotPadded) {
   TensorContext context;
   auto tensors = three_tensors(context, 17);
   tensors.push_back(context.add("empty", DType::kF32, {0, 1, 1, 1}));
@@ -52,7 +52,7 @@ TEST(LayoutTensors, TensorThatJustFitsIsNotRoundedUp) {
   EXPECT_EQ(layout.chunk_sizes, (std::vector<size_t>{68, 68, 68, 0}));
   EXPECT_THAT(
       [&] { layout_tensors(tensors, null_device("max_size=67").buffer_type()); },
-      ThrowsMessage<DeviceError>(HasSubstr("a f32 [17] needs 68 B, which exceeds the largest allocation (67 B)")));
+      ThrowsMessage<DeviceError>(HasSubstr("a f32 [17] needs 68 B, more than the largest allocation (67 B): split")));
 }
 
 TEST(AllocateTensors, UsesSeveralBuffers) {
@@ -73,7 +73,7 @@ TEST(AllocateTensors, UsesSeveralBuffers) {
   EXPECT_EQ(tensors[2]->buffer->usage(), Usage::kCompute);
   buffer->clear(7);
   uint8_t byte = 0;
-  buffer->get(*tensors[2], &byte, 67, 1);  // the multi-buffer forwards the call to its part
+  buffer->get(*tensors[2], &byte, 67, 1);  // the multi-buffer forwards the call to the buffer of the tensor
   EXPECT_EQ(byte, 7);
   buffer->memset(*tensors[1], 8, 0, 68);
   tensor_get(*tensors[1], &byte, 67, 1);
@@ -81,7 +81,7 @@ TEST(AllocateTensors, UsesSeveralBuffers) {
   EXPECT_THROW(buffer->place(*context.add("d", DType::kF32, {1, 1, 1, 1}), 0), InvalidArgument);
 }
 
-TEST(AllocateTensors, FailureReleasesAllTensors) {
+TEST(AllocateTensors, FailureUnplacesTensorsAndFreesMemory) {
   Device& device = null_device("max_size=128,fail_alloc_after=256");
   TensorContext context;
   const auto tensors = three_tensors(context, 17);
@@ -91,7 +91,7 @@ TEST(AllocateTensors, FailureReleasesAllTensors) {
   EXPECT_EQ(free, device.memory().total) << "memory was not released";
 }
 
-TEST(AllocateTensors, FailsForAPlacedTensorAndKeepsItsBuffer) {
+TEST(AllocateTensors, FailureKeepsBufferOfPlacedTensor) {
   BufferType& type = null_device("").buffer_type();
   TensorContext context;
   const auto tensors = three_tensors(context, 17);
@@ -114,7 +114,7 @@ TEST(AllocateTensors, SkipsPlacedTensors) {
   EXPECT_EQ(allocate_tensors(tensors, type, Usage::kAny), nullptr);
 }
 
-/// A null device that needs scratch memory for every node.
+/// A null device whose nodes all need a workspace.
 class Scratchy final : public Device {
  public:
   explicit Scratchy(Device& inner) : inner_(inner) {}
@@ -133,7 +133,7 @@ class Scratchy final : public Device {
   Device& inner_;
 };
 
-// Schedulers that share weights add and remove aliases from several threads.
+// Schedulers in several threads add aliases to weights that they share, and remove these aliases.
 TEST(Alias, ThreadsMayAddAndRemoveAliases) {
   TensorContext context;
   Tensor* weight = context.add("w", DType::kF32, {16, 1, 1, 1});
@@ -157,7 +157,7 @@ TEST(Alias, ThreadsMayAddAndRemoveAliases) {
   EXPECT_NE(memory->generation(), generation);
 }
 
-TEST(AllocateGraph, PlacesOwnersViewsAndWorkspaces) {
+TEST(AllocateGraph, PlacesNodesViewsAndWorkspaces) {
   Scratchy device(null_device(""));
   TensorContext context;
   Tensor* weight = context.add("w", DType::kF32, {16, 4, 1, 1});
@@ -205,7 +205,7 @@ TEST(AllocateGraph, MemoryMayOutliveTheGraph) {
   auto memory = std::make_unique<GraphMemory>(whole(*graph), device);
   EXPECT_GE(memory->bytes(), 64U);
   graph.reset();
-  memory.reset();  // must not touch the graph
+  memory.reset();  // must not access the destroyed graph
   EXPECT_EQ(device.memory().free, device.memory().total);
 }
 
@@ -220,7 +220,7 @@ TEST(AllocateGraph, FailureReleasesAllMemory) {
   EXPECT_EQ(device.memory().free, device.memory().total);
 }
 
-TEST(AllocateGraph, NamesMissingSourceAndReleasesMemory) {
+TEST(AllocateGraph, ErrorNamesSourceWithoutMemory) {
   Device& device = null_device("");
   TensorContext context;
   Tensor* weight = context.add("w", DType::kF32, {16, 1, 1, 1});

@@ -1,11 +1,12 @@
-// The suites that every device must pass. A test program includes this header in one source file and names its devices:
+// The conformance suites, which every device must pass. A test program includes this header in one source file and
+// lists its devices:
 //
 //   namespace shoal::test {
-//   SHOAL_INSTANTIATE_DEVICE_SUITES(Cpu, cpu_cases());   // a function that returns std::vector<DeviceCase>
+//   SHOAL_INSTANTIATE_DEVICE_SUITES(Cpu, cpu_cases());   // cpu_cases() returns std::vector<DeviceCase>
 //   }
 //
-// If a device is missing, its tests are skipped with a message. If a device is present but cannot be made, the test
-// fails. Tests that do not apply to a device are listed as exclusions with a reason.
+// If the machine does not have a device, the tests of this device are skipped with a message. If a device exists but
+// its creation fails, the tests fail. A device can exclude tests that do not apply to it. Each exclusion has a reason.
 #pragma once
 
 #include "tests/devices/conformance/backend_suite.h"

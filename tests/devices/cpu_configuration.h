@@ -1,4 +1,4 @@
-// Replaces the set of CPU devices for the duration of a test.
+// Replaces the CPU devices for the lifetime of an object.
 #pragma once
 
 #include <string_view>

@@ -39,8 +39,8 @@ struct Folder : test::TemporaryFolder {
   void write(const std::string& name, const std::string& text) const { std::ofstream(path() / name) << text; }
 };
 
-/// A copy of this program in its own directory. One plug-in is in this directory, another in the directory of installed
-/// plug-ins.
+/// A copy of this program in a new directory. One plug-in is next to the copy, and another plug-in is in the directory
+/// of installed plug-ins.
 class CopiedProgram {
  public:
   CopiedProgram() {
@@ -51,7 +51,7 @@ class CopiedProgram {
     fs::copy(plugin("other"), folder_.path() / "lib" / "shoal");
   }
   static bool is_this() { return std::getenv("SHOAL_TEST_COPIED_PROGRAM") != nullptr; }
-  /// Runs one test in the copy and returns its exit status.
+  /// Runs one test in the copied program. Returns the exit status.
   int run(const std::string& test) const {
     return std::system(fmt::format("SHOAL_TEST_COPIED_PROGRAM=1 '{}' --gtest_filter={} > '{}' 2>&1", program().string(),
                                    test, output().string())
@@ -71,7 +71,7 @@ class PluginPath {
   ~PluginPath() { unsetenv("SHOAL_PLUGIN_PATH"); }
 };
 
-/// Reason why `file` was skipped; "" if the report does not mention it.
+/// Returns the reason why `file` was skipped; "" if the report does not contain the file.
 std::string reason(const PluginReport& report, const std::string& file) {
   for (const auto& skipped : report.skipped) {
     if (skipped.file == file) return skipped.reason;
@@ -79,7 +79,7 @@ std::string reason(const PluginReport& report, const std::string& file) {
   return "";
 }
 
-/// Restores the registry after each test.
+/// After each test, unloads the plug-ins that the test loaded.
 class Plugins : public testing::Test {
  protected:
   void SetUp() override { unsetenv("SHOAL_PLUGIN_PATH"); }
@@ -90,7 +90,7 @@ class Plugins : public testing::Test {
     EXPECT_EQ(registry().find_device("GOOD0"), nullptr);
   }
 
-  /// Expects an error whose message names the file and contains `words`.
+  /// Expects that load() throws E with a message that contains the file name and `words`.
   template <class E>
   void expect_refused(const fs::path& file, const std::string& words) {
     SCOPED_TRACE(file);
@@ -120,7 +120,7 @@ TEST_F(Plugins, LoadsAndUnloadsAFamily) {
   }
 }
 
-TEST_F(Plugins, DoesNotSearchForRelativePaths) {
+TEST_F(Plugins, LoadsRelativePathFromCurrentFolder) {
   const fs::path before = fs::current_path();
   fs::current_path(plugin("good").parent_path());
   EXPECT_EQ(registry().load("libshoal-good.so").name(), "GOOD");
@@ -143,7 +143,7 @@ TEST_F(Plugins, RefusesFilesThatAreNotPlugins) {
 
 TEST_F(Plugins, RefusesIncompatibleApiVersions) {
   const auto versions = [](int major, int minor) {
-    return fmt::format("it was built for plug-in API {}.{}, this program has {}.{}: ", int{kPluginApiMajor} + major,
+    return fmt::format("it was built for plug-in API {}.{}, but this program has {}.{}: ", int{kPluginApiMajor} + major,
                        int{kPluginApiMinor} + minor, kPluginApiMajor, kPluginApiMinor);
   };
   expect_refused<DeviceError>(plugin("next_major"), versions(1, 0) + "use a newer shoal");
@@ -152,16 +152,16 @@ TEST_F(Plugins, RefusesIncompatibleApiVersions) {
   expect_refused<DeviceError>(plugin("other_sizes"), "class layouts differ from this program's");
 }
 
-TEST_F(Plugins, RefusesUnsupportedFailingAndClashingPlugins) {
+TEST_F(Plugins, RefusesUnsupportedFailingOrDuplicatePlugins) {
   expect_refused<DeviceError>(plugin("unsupported"), "GOOD (none) does not support this machine");
   expect_refused<DeviceError>(plugin("throws"), "its make_family() failed: the driver does not answer");
-  expect_refused<DeviceError>(plugin("other_name"), "it made family SOMETHING, not GOOD");
-  expect_refused<InvalidArgument>(plugin("cpu"), "the name of its family, Cpu, is taken by a part of the program");
-  expect_refused<InvalidArgument>(plugin("device_taken"), "the name of its device, cpu0, is taken");
+  expect_refused<DeviceError>(plugin("other_name"), "its family is SOMETHING, not GOOD");
+  expect_refused<InvalidArgument>(plugin("cpu"), "its family name Cpu is already used by a part of the program");
+  expect_refused<InvalidArgument>(plugin("device_taken"), "its device name cpu0 is already used");
   EXPECT_EQ(registry().find_family("TAKER"), nullptr);
   registry().load(plugin("good"));
   EXPECT_THAT([] { registry().load(plugin("fast")); },
-              ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("GOOD, is taken by " + plugin("good").string()),
+              ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("GOOD is already used by " + plugin("good").string()),
                                                    HasSubstr("unload that plug-in first"))));
 }
 
@@ -229,7 +229,7 @@ TEST_F(Plugins, LoadsOtherPluginsDespiteBrokenFiles) {
   EXPECT_THAT(report.skipped, testing::Each(testing::Field(&PluginReport::Skipped::is_broken, true)));
   EXPECT_THAT(reason(report, folder.file("a")), HasSubstr("not a shared object"));
   EXPECT_THAT(reason(report, folder.file("next_major")), HasSubstr("built for plug-in API"));
-  EXPECT_THAT(reason(report, folder.file("cpu")), HasSubstr("taken by a part of the program"));
+  EXPECT_THAT(reason(report, folder.file("cpu")), HasSubstr("used by a part of the program"));
   EXPECT_THAT(reason(report, folder.file("no_entry")), HasSubstr("no function"));
 
   const PluginReport again = registry().load_all_from(folder.path());

@@ -13,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(Registry, FindsFamiliesInAnyCase) {
+TEST(Registry, FamilyNamesIgnoreCase) {
   Registry& registry = Registry::instance();
   ASSERT_NE(registry.find_family("cpu"), nullptr);
   EXPECT_EQ(registry.find_family("Cpu")->name(), "CPU");
@@ -22,7 +22,7 @@ TEST(Registry, FindsFamiliesInAnyCase) {
   EXPECT_GE(registry.families().size(), 2U);
 }
 
-TEST(Registry, FindsDevicesInAnyCase) {
+TEST(Registry, DeviceNamesIgnoreCase) {
   const test::CpuConfiguration configuration("devices=3");
   Registry& registry = Registry::instance();
   ASSERT_NE(registry.find_device("cpu2"), nullptr);
@@ -51,7 +51,7 @@ TEST(Registry, MakesBackendsFromText) {
   EXPECT_THROW(registry.init("CPU0:threads=two"), InvalidArgument);
   EXPECT_THAT([&] { registry.init("CPU:threads=2"); },
               ThrowsMessage<InvalidArgument>(HasSubstr("fixed list of devices")));
-  // A family without a fixed list makes the device.
+  // The family NULL has no fixed list of devices, so init() creates a device.
   EXPECT_NE(registry.init("null:stall_ms=0"), nullptr);
 }
 
@@ -67,7 +67,7 @@ TEST(Registry, FindsDevicesByType) {
   EXPECT_EQ(Registry::instance().first_of(DeviceType::kMeta), nullptr);
 }
 
-TEST(Registry, CountsAndIndicesMatchTheLists) {
+TEST(Registry, FamiliesAndDevicesCanBeFoundByIndex) {
   const test::CpuConfiguration configuration("devices=2");
   Registry& registry = Registry::instance();
   ASSERT_EQ(registry.family_count(), registry.families().size());
@@ -93,7 +93,7 @@ TEST(Registry, MakesBackendsByTypeOrForTheBestDevice) {
 
 TEST(Registry, AddsDevicesMadeByCallers) {
   Registry& registry = Registry::instance();
-  // add_device requires that the device exists until the process ends.
+  // The device is never destroyed, because add_device() requires that it exists until the process ends.
   static null::NullDevice& guest = *new null::NullDevice(*registry.find_family("NULL"), "META(A,B)", {});
   registry.add_device(guest);
   EXPECT_EQ(registry.find_device("meta(a,b)"), &guest);

@@ -43,7 +43,7 @@ TEST(TraceSpan, JoinsAndTruncatesNames) {
   EXPECT_FALSE(span.is_shown());
 }
 
-TEST(TraceSpan, NamesRangesOfNodes) {
+TEST(TraceSpan, NameContainsRangeOfNodes) {
   TraceSpan span;
   span.describe_nodes("", 0, 19);
   EXPECT_STREQ(span.name.data(), "nodes 0-18");
@@ -90,7 +90,7 @@ TEST(Tracer, MeasuresTimesFromItsConstruction) {
 }
 
 TEST(Tracer, KeepsFirstSpansAndCountsLostSpans) {
-  Tracer tracer(1000);  // capacity of four chunks
+  Tracer tracer(1000);  // the capacity is rounded up to four chunks
   const TraceRowUse row = tracer.row("x"), other = tracer.row("y");
   other->add(span("the other"));
   for (int i = 0; i < 5000; ++i) row->add(span(std::to_string(i)));
@@ -140,7 +140,7 @@ TEST(TraceScope, RecordsItsLifetime) {
   EXPECT_GE(events[0].end_ns, events[0].begin_ns);
 }
 
-/// A product on a device, with its input and output.
+/// A graph with two products, with its plan and values.
 class Product {
  public:
   explicit Product(Backend& backend) : backend_(backend) {
@@ -196,7 +196,7 @@ TEST(TracedBackend, RecordsCopiesAndRunsWhileTraced) {
   expect_in_order(events);
 }
 
-TEST(TracedBackend, QueuedWorkFollowsWithoutAGap) {
+TEST(TracedBackend, SpansOfQueuedWorkHaveNoGap) {
   const test::CpuConfiguration configuration("devices=1,threads=1");
   Tracer tracer;
   const auto backend = Registry::instance().device("CPU0").init();
@@ -231,7 +231,7 @@ TEST(TracedBackend, RecordsWaitsForOtherStreams) {
   first->enqueue({wait_for_host, &go, nullptr});
   event->record(*first);
   event->wait(*second);
-  // Opens the first stream only after the second one has reached the wait.
+  // Gives the second stream time to begin its wait, then unblocks the first stream.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   go = true;
   go.notify_all();
@@ -253,8 +253,8 @@ TEST(TracedBackend, CountsSlowdownAsWork) {
   backend->set_abort_callback([&asked] { return asked.push_back(trace_clock()), false; });
   backend->set_tracer(&tracer);
   product.run();
-  // The callback is called before each of the two nodes, and possibly while the device waits. The first node runs
-  // between the first two calls, so the time between them is work.
+  // The device calls the callback before each of the two nodes, and possibly while it waits. The first node runs
+  // between the first two calls. So the time between these calls is work.
   ASSERT_GE(asked.size(), 2U);
   const TraceEvent run = tracer.events().at(1);
   EXPECT_GE(run.end_ns - run.begin_ns, 50 * (asked[1] - asked[0]));

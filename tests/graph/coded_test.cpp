@@ -1,5 +1,5 @@
-// The coded types: decoded blocks equal the output of the Python package `gguf` bit for bit (coded_vectors.py), and
-// encoding does not change values that are in the codebook.
+// Tests of the coded types. Decoded blocks equal the output of the Python package `gguf` bit for bit
+// (coded_vectors.py). Encoding does not change values that are in the codebook.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -42,7 +42,7 @@ std::vector<uint8_t> random_blocks(const DTypeTraits& type, int high_byte) {
 uint64_t hash_of(const std::vector<float>& values) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const float value : values) {
-    const auto bits = std::bit_cast<uint32_t>(value + 0.0f);  // turns -0 into 0
+    const auto bits = std::bit_cast<uint32_t>(value + 0.0f);  // the addition turns -0 into 0
     for (int i = 0; i < 4; ++i) hash = (hash ^ (bits >> 8 * i & 255)) * 0x100000001b3u;
   }
   return hash;
@@ -63,7 +63,7 @@ std::set<DType> coded_types() {
   return types;
 }
 
-TEST(Coded, BlocksDecodeLikeTheGgufPackage) {
+TEST(Coded, DecodedBlocksMatchGgufPackage) {
   std::set<DType> tested;
   for (const Vector& vector : kVectors) {
     const DTypeTraits& type = traits(vector.dtype);
@@ -79,7 +79,7 @@ TEST(Coded, BlocksDecodeLikeTheGgufPackage) {
 }
 
 TEST(Coded, DecodesEveryNvfp4Scale) {
-  // Scale 0x7f is NaN. The sign bit of scales is ignored.
+  // If the scale of a block is 0x7f (NaN), all values of the block are 0. The decoder ignores the sign bit of scales.
   const DTypeTraits& type = traits(DType::kNVFP4);
   for (int bits = 0; bits < 256; ++bits) {
     std::vector<uint8_t> block(type.block_bytes, static_cast<uint8_t>(bits));
@@ -93,7 +93,7 @@ TEST(Coded, DecodesEveryNvfp4Scale) {
   }
 }
 
-/// If a block can represent values exactly, encoding does not change them.
+/// Encoding does not change values that a block can represent exactly.
 TEST(Coded, DecodedBlocksEncodeToTheSameValues) {
   for (const DType dtype : coded_types()) {
     const DTypeTraits& type = traits(dtype);

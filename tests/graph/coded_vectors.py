@@ -29,8 +29,8 @@ except ImportError as error:
 
 FILE = HERE / "coded_vectors.inc"
 BLOCKS = 64
-# Maps each type to the index of the high byte of a block's f16 scale. One bit of this byte is cleared, which excludes
-# infinities and NaN.
+# Maps each type to the index of the high byte of a block's f16 scale. blocks() clears one bit of this byte, so the
+# scale is never infinite or NaN.
 TYPES = {
     "IQ2_XXS": 1, "IQ2_XS": 1, "IQ3_XXS": 1, "IQ1_S": 1, "IQ3_S": 1, "IQ2_S": 1, "IQ1_M": 55, "TQ1_0": 53, "TQ2_0": 65,
     "NVFP4": None, "Q1_0": 1, "Q2_0": 1,
@@ -79,7 +79,7 @@ def row(name, high_byte):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="only compare, do not write")
+    parser.add_argument("--check", action="store_true", help="compare the output with the existing file; write nothing")
     arguments = parser.parse_args()
     text = HEAD + "".join(row(name, high_byte) for name, high_byte in TYPES.items())
     if arguments.check:

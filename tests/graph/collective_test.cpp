@@ -1,4 +1,4 @@
-// The table of collectives and the values derived from its rows.
+// Tests of the table of collectives, and of the values that are computed from its rows.
 #include "graph/collective.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The table of dtype traits and the conversions of plain types.
+// Tests of the table of dtype traits, and of the conversions of plain types.
 #include "graph/dtype.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST(DType, NamesIgnoreCaseAndUnknownNamesGiveNullopt) {
   EXPECT_EQ(dtype_from_gguf(4), std::nullopt);
 }
 
-TEST(DType, BytesForCountsWholeBlocks) {
+TEST(DType, BytesAreCountedInWholeBlocks) {
   EXPECT_EQ(bytes_for(DType::kQ4_0, 256), 144u);
   EXPECT_EQ(bytes_for(DType::kQ6_K, 512), 420u);
   EXPECT_EQ(bytes_for(DType::kF16, 7), 14u);
@@ -67,7 +67,7 @@ TEST(Half, ConvertsKnownValues) {
 TEST(Half, RoundsToNearestEven) {
   EXPECT_EQ(f32_to_f16(1.0f + 0x1p-11f), 0x3c00);             // a tie rounds down to even
   EXPECT_EQ(f32_to_f16(1.0f + 3 * 0x1p-11f), 0x3c02);         // a tie rounds up to even
-  EXPECT_EQ(f32_to_f16(1.0f + 0x1p-11f + 0x1p-20f), 0x3c01);  // above the tie
+  EXPECT_EQ(f32_to_f16(1.0f + 0x1p-11f + 0x1p-20f), 0x3c01);  // the value is just above the tie
   EXPECT_EQ(f32_to_f16(65519.996f), 0x7bff);
   EXPECT_EQ(f32_to_f16(65520.0f), 0x7c00);
   EXPECT_EQ(f32_to_f16(0x1p-25f), 0x0000);  // a tie among subnormals
@@ -80,13 +80,13 @@ TEST(Half, RoundsToNearestEven) {
   EXPECT_EQ(f32_to_bf16(std::numeric_limits<float>::max()), 0x7f80);
 }
 
-TEST(Half, NaNWithATooLongPayloadStaysNaN) {
+TEST(Half, NaNWithLongPayloadStaysNaN) {
   const float nan = std::bit_cast<float>(0x7f800001u);
   EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16(nan))));
   EXPECT_TRUE(std::isnan(bf16_to_f32(f32_to_bf16(nan))));
 }
 
-TEST(Integers, ConvertByValueAndClamp) {
+TEST(Integers, AreConvertedByValueAndClamped) {
   const std::vector<float> x{0.4f, -2.5f, 3.5f, 1e10f, -1e10f, NAN, 1e30f, -1e30f};
   std::vector<int32_t> i32(x.size());
   traits(DType::kI32).from_f32(x.data(), i32.data(), static_cast<int64_t>(x.size()));

@@ -13,7 +13,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(TensorContext, FindsByNameAndKeepsOrder) {
+TEST(TensorContext, FindsTensorsByNameAndKeepsTheirOrder) {
   TensorContext weights;
   Tensor* a = weights.add("a", DType::kF32, {4, 1, 1, 1});
   Tensor* b = weights.add("b", DType::kQ8_0, {32, 2, 1, 1}, Role::kCache);
@@ -37,9 +37,9 @@ TEST(TensorContext, RefusesBadTensors) {
   EXPECT_THAT(adding("b", DType::kQ4_K, {128, 1, 1, 1}),
               ThrowsMessage<InvalidArgument>(HasSubstr("whole blocks of 256 q4_K elements")));
   EXPECT_THAT(adding("b", DType::kF32, {int64_t{1} << 40, int64_t{1} << 40, 1, 1}),
-              ThrowsMessage<InvalidArgument>(HasSubstr("fit into memory")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("fit in memory")));
   EXPECT_THAT(adding("b", DType::kF32, {int64_t{1} << 40, int64_t{1} << 40, 0, 1}),
-              ThrowsMessage<InvalidArgument>(HasSubstr("fit into memory")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("fit in memory")));
   EXPECT_THAT(adding("b", DType::kF32, {4, 1, 1, 1}, Role::kInput),
               ThrowsMessage<InvalidArgument>(HasSubstr("must be a weight or a cache")));
   EXPECT_EQ(weights.tensors().size(), 1u);
@@ -57,7 +57,7 @@ TEST(Graph, NodesHaveNamesAndIndices) {
   Tensor* a = add(g, x, unnamed);
   Tensor* b = scale(g, a, {2.0f, 0.0f}, "twice");
   EXPECT_EQ(g.name(), "tiny");
-  EXPECT_EQ(Graph().name(), "graph") << "the default name";
+  EXPECT_EQ(Graph().name(), "graph") << "this is the default name of a graph";
   EXPECT_EQ(unnamed->name, "input_1");
   EXPECT_EQ(a->name, "add_0");
   EXPECT_EQ(a->id, 0);
@@ -93,7 +93,7 @@ TEST(Graph, AbsentSourcesAreStoredAsNull) {
   EXPECT_THAT(concat(g, {x, x}, 0)->src, ElementsAre(x, x));
 }
 
-TEST(Graph, OnlyTheResultOfAWriteIsReadableAfterIt) {
+TEST(Graph, CacheIsReadableOnlyThroughResultOfLatestWrite) {
   Graph g;
   TensorContext weights;
   Tensor* cache = weights.add("cache", DType::kF32, {4, 6, 1, 1}, Role::kCache);
@@ -106,7 +106,7 @@ TEST(Graph, OnlyTheResultOfAWriteIsReadableAfterIt) {
   add(g, slice(g, second, {1, 0, 3}), slice(g, second, {1, 3, 3}));
   for (Tensor* old : {cache, first, before}) {
     EXPECT_THAT([&] { scale(g, old, {}, "late"); },
-                ThrowsMessage<InvalidArgument>(HasSubstr("wrote to it; use the result of second")));
+                ThrowsMessage<InvalidArgument>(HasSubstr("before second changed it; use the result of second")));
   }
 }
 
@@ -169,7 +169,7 @@ TEST(Graph, RefusesResultsTooLargeToAddress) {
   Graph g;
   TensorContext weights;
   Tensor* a = weights.add("a", DType::kF32, {1, int64_t{1} << 40, 1, 1});
-  EXPECT_THAT([&] { mul_mat(g, a, a); }, ThrowsMessage<InvalidArgument>(HasSubstr("fits into memory")));
+  EXPECT_THAT([&] { mul_mat(g, a, a); }, ThrowsMessage<InvalidArgument>(HasSubstr("fits in memory")));
 }
 
 TEST(Graph, FrozenGraphAcceptsNoNodesOrInputs) {

@@ -36,8 +36,8 @@ size_t offset_of(const MemoryPlan& plan, const Tensor* tensor) {
   return plan.tensors.at(tensor).offset;
 }
 
-// Checks the plan's guarantees without using the planner's code. At each node, no two live tensors may share bytes;
-// only an in-place node may overwrite a source.
+// Checks the plan's guarantees without using the planner's code. At each node, no two live tensors may share bytes. An
+// in-place node is an exception, because the result of this node may overwrite a source.
 constexpr size_t kMaxChunk = 1000;
 
 class Validator {
@@ -64,8 +64,8 @@ class Validator {
     ASSERT_LT(static_cast<size_t>(place.chunk), plan_.chunk_sizes.size());
     ASSERT_EQ(place.offset % alignment_, 0u);
     ASSERT_LE(place.offset + place.size, plan_.chunk_sizes[place.chunk]);
-    // The chunk's size is rounded up, unless the rounded size would exceed the largest allocation. The chunk then ends
-    // with its last tensor.
+    // The chunk's size is rounded up, unless the rounded size would exceed the largest allocation. In this case, the
+    // chunk ends with its last tensor.
     const size_t chunk = plan_.chunk_sizes[place.chunk];
     ASSERT_TRUE(chunk % alignment_ == 0 || chunk == content_end(place.chunk) || chunk == kMaxChunk) << chunk;
   }
@@ -80,7 +80,8 @@ class Validator {
     return end;
   }
 
-  /// Step of the last reader of the tensor's bytes. For the bytes of an output, the step after the last node.
+  /// Step of the last node that reads the tensor's bytes. For a leaf or an output, this is the step after the last
+  /// node.
   int last_reader(const Tensor* owner) const {
     if (owner->is_leaf() || owner->is_output) return range_.end;
     int last = owner->id;
@@ -117,8 +118,8 @@ class Validator {
   static bool overlap(const MemoryPlace& a, const MemoryPlace& b) {
     return a.chunk == b.chunk && a.offset < b.offset + b.size && b.offset < a.offset + a.size;
   }
-  /// Whether `result` may overwrite `source`: the op allows it, `node` is the last user of `source`, and the bytes
-  /// match one to one.
+  /// Whether `result` may overwrite `source`. The op must allow this, and `node` must be the last user of `source`. The
+  /// source must also have the shape, the type and the address of the result.
   bool is_in_place(const Tensor& node, const Span& result, const Span& source, int step) const {
     if (result.tensor != &node || !source.tensor || last_reader(source.tensor) != step) return false;
     if (result.place.offset != source.place.offset) return false;
@@ -190,7 +191,7 @@ TEST(MemoryPlan, InputsOutputsAndWeightsAreNotOverwritten) {
   EXPECT_NE(offset_of(plan, a), offset_of(plan, x));
   EXPECT_NE(offset_of(plan, b), offset_of(plan, a));
   EXPECT_FALSE(plan.tensors.contains(w));
-  // Memory for x, a and c, and memory that b and the result share.
+  // The tensors x, a and c have separate memory. The result overwrites b.
   EXPECT_EQ(plan.total_bytes(), 160u);
 }
 
@@ -288,7 +289,7 @@ TEST(MemoryPlan, OutputViewKeepsItsBaseAlive) {
 
 TEST(MemoryPlan, LargestTensorIsNotRoundedPastTheLimit) {
   Graph g;
-  Tensor* x = vector_input(g, 10, "x");  // 40 bytes
+  Tensor* x = vector_input(g, 10, "x");  // `x` has 40 bytes
   g.output(sum_rows(g, x));
   MemoryPlanOptions options;
   options.alignment = 64;
@@ -312,12 +313,12 @@ TEST(MemoryPlan, FusedNodesKeepTheirSourcesAlive) {
   };
   const auto at = [&](int i) { return made[i]->id; };
   EXPECT_TRUE(overlap({}, 0, 2));
-  EXPECT_TRUE(overlap({{at(0), at(1) + 1}, {at(3), at(4)}}, 0, 2)) << "no later node of the first range reads it";
+  EXPECT_TRUE(overlap({{at(0), at(1) + 1}, {at(3), at(4)}}, 0, 2)) << "made[2] is outside the fused range of made[0]";
   const std::vector<NodeRange> four{{at(0), at(3) + 1}};
   EXPECT_FALSE(overlap(four, 0, 2));
   EXPECT_FALSE(overlap(four, 1, 3));
   EXPECT_TRUE(overlap(four, 2, 3)) << "made[3] runs in place";
-  EXPECT_TRUE(overlap(four, 0, 4) || overlap(four, 1, 4)) << "after the range its memory is free";
+  EXPECT_TRUE(overlap(four, 0, 4) || overlap(four, 1, 4)) << "made[4] is outside the fused range";
 }
 
 TEST(MemoryPlan, SetRowsNeedsNoMemory) {
@@ -344,7 +345,7 @@ TEST(MemoryPlan, ZeroSizeTensorsArePlaced) {
   EXPECT_EQ(plan.tensors.at(y).chunk, 0);
 }
 
-TEST(MemoryPlan, NodesWithoutReadersDieImmediately) {
+TEST(MemoryPlan, MemoryOfUnreadNodesIsReusedImmediately) {
   Graph g;
   Tensor* x = vector_input(g, 10);
   Tensor* dead = tile(g, x, 10);
@@ -363,7 +364,8 @@ TEST(MemoryPlan, WorkspacesLiveOnlyDuringTheirNode) {
   const MemoryPlan plan = plan_memory(whole(g), options);
   ASSERT_EQ(plan.workspaces.size(), 2u);
   EXPECT_EQ(plan.workspaces.at(a).size, 100u);
-  // x has 40 bytes, a 40, and a's workspace 100. Later b (40) and b's workspace (60) reuse these 100 bytes.
+  // `x` and `a` have 40 bytes each, and the workspace of `a` has 100 bytes. Later, `b` (40 bytes) and the workspace of
+  // `b` (60 bytes) reuse these 100 bytes.
   EXPECT_EQ(plan.total_bytes(), 180u);
 }
 
@@ -380,11 +382,11 @@ TEST(MemoryPlan, AllocSizeIsUsedAndRoundedUp) {
   EXPECT_EQ(plan.total_bytes(), 128u);
 }
 
-TEST(MemoryPlan, ChunksStayBelowTheMaximum) {
+TEST(MemoryPlan, OnlyLargeTensorsExceedMaximumChunkSize) {
   Graph g;
   std::vector<Tensor*> inputs;
   for (const int64_t length : {10, 10, 10, 10, 50}) inputs.push_back(vector_input(g, length, {}));
-  g.output(concat(g, inputs, 0));  // 360 bytes: larger than the largest chunk
+  g.output(concat(g, inputs, 0));  // the result has 360 bytes, more than max_chunk
   MemoryPlanOptions options;
   options.alignment = 4;
   options.max_chunk = 100;
@@ -407,7 +409,7 @@ TEST(MemoryPlan, OversizedTensorsShareAChunk) {
   EXPECT_THAT(plan.chunk_sizes, ElementsAre(400u, 44u));
 }
 
-TEST(MemoryPlan, RangesPlanOnlyTheirOwnTensors) {
+TEST(MemoryPlan, PlanOfRangeHasOnlyTensorsOfRange) {
   Graph g;
   Tensor* x = vector_input(g, 10, "x");
   Tensor* other = vector_input(g, 10, "other");
@@ -420,7 +422,7 @@ TEST(MemoryPlan, RangesPlanOnlyTheirOwnTensors) {
   options.alignment = 1;
   const GraphRange middle{&g, 1, 3};
   const MemoryPlan plan = plan_memory(middle, options);
-  // a is computed before the range. b and c are read after the range, so c must not overwrite b.
+  // `a` is computed before the range. `b` and `c` are read after the range, so `c` must not overwrite `b`.
   EXPECT_EQ(plan.tensors.size(), 2u);
   EXPECT_TRUE(plan.tensors.contains(b));
   EXPECT_TRUE(plan.tensors.contains(c));
@@ -459,7 +461,7 @@ TEST(MemoryPlan, RefusesBadArguments) {
 
 // --- random graphs --------------------------------------------------------------------------------------------
 
-/// Builds a random graph of [a, b] tensors; some are views, some are empty, some are outputs.
+/// Builds a random graph of tensors with shape [a, b]. Some tensors are views, some are empty, and some are outputs.
 class RandomGraph {
  public:
   explicit RandomGraph(uint32_t seed) : random_(seed) {
@@ -477,7 +479,7 @@ class RandomGraph {
   int below(int limit) { return static_cast<int>(random_() % limit); }
 
   void grow() {
-    // Picks recent tensors more often.
+    // Recent tensors are more likely to be chosen.
     Tensor* x = pool_[pool_.size() - 1 - below(std::min<int>(pool_.size(), below(8) + 1))];
     Tensor* y = pool_[below(pool_.size())];
     Tensor* made = make(x, y->shape == x->shape ? y : x);

@@ -1,5 +1,5 @@
-// Memory plans of graphs that run in segments. The test simulates a run step by step and tracks the last writer of
-// every byte.
+// Tests of memory plans for graphs that run in segments. The tests simulate a run step by step and track the last
+// writer of every byte.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -117,8 +117,8 @@ struct RandomSegments {
       options.workspace_size = [](const Tensor& made) { return made.op == Op::kAdd ? size_t{24} : size_t{0}; };
     }
   }
-  /// The last segment before which the input may be written: the segment of its first use, or the last segment if it is
-  /// unused.
+  /// Returns the last segment before which the caller may write the input. This is the first segment that uses the
+  /// input, or the last segment of the graph if no node uses the input.
   int latest_segment(const Tensor& input) const {
     for (const Tensor* node : graph.nodes()) {
       if (std::find(node->src.begin(), node->src.end(), &input) == node->src.end()) continue;
@@ -160,7 +160,8 @@ TEST(MemorySegments, NothingIsOverwrittenBeforeItIsRead) {
   }
 }
 
-/// The nodes x -> a -> b -> c -> d; d also reads an input that may be late.
+/// The chain x -> a -> b -> c -> d. The node d also reads the input `late`, which the caller may write between
+/// segments.
 struct SegmentedChain : testing::Test {
   SegmentedChain() {
     x = graph.input("x", DType::kF32, {16, 1, 1, 1});
@@ -177,14 +178,15 @@ struct SegmentedChain : testing::Test {
   MemoryPlanOptions options;
 };
 
-TEST_F(SegmentedChain, LateInputIsLiveFromItsWriteOn) {
-  // x has 64 bytes, a and b share 128, c has 64, d has 64. An input that is written before the run is live during the
-  // whole run.
+TEST_F(SegmentedChain, LateInputNeedsMemoryOnlyAfterItsWrite) {
+  // The tensors x, c and `late` have 64 bytes each. The tensors a and b share 128 bytes, and d reuses memory. An input
+  // that is written before the run is live during the whole run.
   EXPECT_EQ(bytes(), 64u + 128 + 64 + 64);
-  options.cuts = {4};  // cut before d, where a and b are dead
+  options.cuts = {4};  // the cut is before d, and d does not read a or b
   EXPECT_EQ(bytes(), 64u + 128 + 64 + 64);
   options.late = {{late, 0}};
-  EXPECT_EQ(bytes(), 64u + 128 + 64 + 64) << "written early, although only the last segment reads it";
+  EXPECT_EQ(bytes(), 64u + 128 + 64 + 64)
+      << "the input is written early, although only the last segment reads the input";
   Play(graph, options).run();
   options.late = {{late, 1}};
   EXPECT_EQ(bytes(), 64u + 128 + 64);
@@ -203,15 +205,15 @@ TEST_F(SegmentedChain, RefusesLateInputReadBeforeItsWrite) {
   }
 }
 
-TEST_F(SegmentedChain, ShownNodeIsNotOverwrittenInItsSegment) {
+TEST_F(SegmentedChain, NodeReadAtCutIsNotOverwrittenBeforeCut) {
   options.cuts = {4};
   options.late = {{late, 1}};
   options.shown = {a};
-  EXPECT_EQ(bytes(), 64u + 128 + 128 + 64) << "b needs its own memory";
+  EXPECT_EQ(bytes(), 64u + 128 + 128 + 64) << "b must not overwrite a";
   Play(graph, options).run();
   options.cuts = {1, 4};
   options.late = {{late, 2}};
-  EXPECT_EQ(bytes(), 64u + 128 + 64) << "after the cut it may be overwritten";
+  EXPECT_EQ(bytes(), 64u + 128 + 64) << "a may be overwritten after the first cut";
   Play(graph, options).run();
 }
 
@@ -223,9 +225,9 @@ TEST_F(SegmentedChain, UnusedLateInputHasMemory) {
   Play(graph, options).run();
 }
 
-TEST_F(SegmentedChain, InputIsPlacedByTheRangeThatUsesIt) {
+TEST_F(SegmentedChain, RangePlacesOnlyInputsOfItsNodes) {
   const MemoryPlan first = plan_memory({&graph, 0, 4}, options);
-  EXPECT_FALSE(first.tensors.contains(late)) << "the range that uses it places it";
+  EXPECT_FALSE(first.tensors.contains(late)) << "only the range that uses the input places the input";
   const MemoryPlan last = plan_memory({&graph, 4, 5}, options);
   EXPECT_TRUE(last.tensors.contains(late));
 }

@@ -29,7 +29,7 @@ TEST(OpTable, SourcesAndAliasesAreConsistent) {
     const OpInfo& row = info(static_cast<Op>(i));
     EXPECT_TRUE(row.max_src == -1 || row.min_src <= row.max_src) << row.name;
     EXPECT_EQ(row.kind == OpKind::kView, row.alias == Alias::kView) << row.name;
-    // Only sources below a fixed max_src can be overwritten.
+    // An op with a fixed max_src may overwrite only sources with indices below max_src.
     EXPECT_EQ(row.max_src < 0 ? row.in_place_sources : row.in_place_sources >> row.max_src, 0u) << row.name;
     if (row.alias != Alias::kNone) {
       EXPECT_EQ(row.in_place_sources, 0u) << row.name;

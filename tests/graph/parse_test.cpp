@@ -99,7 +99,7 @@ const BadText kBad[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Parse, ParseError, testing::ValuesIn(kBad));
 
-// Every text either parses or is refused with a line number.
+// The parser either accepts a text or refuses the text with a line number.
 TEST(Parse, MutatedTextsNeverCrashTheParser) {
   const std::string good =
       "input %x f32 [4, 6]\ninput %i i32 [6]\nweight %t q8_0 [32, 6]\n"

@@ -1,5 +1,5 @@
-// Every quantised type: decoded values equal the output of an independent implementation (the Python package `gguf`),
-// and the error of encoding is bounded.
+// Tests of every quantised type. Decoded values equal the output of an independent implementation, the Python package
+// `gguf`. The error of encoding is bounded.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,9 +14,9 @@
 namespace shoal {
 namespace {
 
-/// A block whose byte i is (151 i + 29 (i / 7) + 83) mod 256, except that the f16 numbers 0.0325 and 0.11 are stored at
-/// the offsets `halves`. `values` are the block's elements 0, step, 2 step, ... The scale of mxfp4 is one of the
-/// computed bytes.
+/// One block. Its byte i is (151 i + 29 (i / 7) + 83) mod 256. At the offsets `halves`, the block contains the f16
+/// numbers 0.0325 and 0.11 instead. `values` contains the block's elements 0, step, 2 step, ... The scale of mxfp4 is
+/// one of the computed bytes.
 struct Golden {
   DType dtype;
   std::vector<size_t> halves;
@@ -124,7 +124,7 @@ TEST(Quants, DecodesGoldenBlocks) {
 }
 
 TEST(Quants, DecodesEveryIq4NlLevel) {
-  // Scale 1, nibbles 0 to 15 in order. The `gguf` package gives the same values.
+  // The block has scale 1 and the nibbles 0 to 15 in order. The `gguf` package gives the same values.
   ASSERT_EQ(dtype_from_gguf(20), DType::kIQ4_NL);
   uint8_t block[18] = {0x00, 0x3c};
   for (int j = 0; j < 16; ++j) block[2 + j] = static_cast<uint8_t>(j | (15 - j) << 4);
@@ -136,8 +136,8 @@ TEST(Quants, DecodesEveryIq4NlLevel) {
 }
 
 TEST(Quants, DecodesEveryMxfp4Scale) {
-  // Every scale times every level, computed in double; products outside the range of float become infinities. The
-  // `gguf` package gives the same values.
+  // The expected values are the products of every scale and every level, computed in double. Products outside the range
+  // of float become infinite. The `gguf` package gives the same values.
   ASSERT_EQ(dtype_from_gguf(39), DType::kMXFP4);
   const std::vector<float> levels{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
   for (int scale = 0; scale < 256; ++scale) {
@@ -192,14 +192,14 @@ TEST(Quants, RoundTripErrorOfNormalValuesIsBounded) {
     tested.insert(dtype);
     const double error = root_mean_square(x, round_trip(dtype, x));
     EXPECT_LT(error, bound) << name_of(dtype);
-    EXPECT_GT(error, bound / 2) << name_of(dtype) << ": better than possible";
+    EXPECT_GT(error, bound / 2) << name_of(dtype) << ": the error is lower than possible";
   }
   for (const DType dtype : quantized_types()) EXPECT_TRUE(tested.contains(dtype)) << name_of(dtype) << " has no bound";
 }
 
 TEST(Quants, NonzeroMeanAddsLittleErrorToTypesWithMinima) {
-  // Types with minima use their levels only for the spread of the values, not for the mean. Minima of K types cannot be
-  // positive.
+  // A block of a type with minima stores the minimum of its elements. So the levels of the block only cover the range
+  // from the minimum to the maximum. K types cannot store positive minima, so the mean of the values is negative.
   for (const DType dtype : {DType::kQ4_1, DType::kQ5_1, DType::kQ2_K, DType::kQ4_K, DType::kQ5_K}) {
     const auto x = normal_floats(256 * 50, -4.0f), plain = normal_floats(256 * 50);
     const double error = root_mean_square(x, round_trip(dtype, x));
@@ -218,7 +218,7 @@ TEST(Quants, EncodingTwiceAddsLittleError) {
 }
 
 TEST(Quants, RampUsingAllLevelsRoundTrips) {
-  // The ramp uses every level of a block, so a misplaced bit shows.
+  // The ramp uses every level of a block, so a misplaced bit causes a large error.
   for (int i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
     if (!traits(dtype).is_quantized) continue;
@@ -227,12 +227,13 @@ TEST(Quants, RampUsingAllLevelsRoundTrips) {
     const auto y = round_trip(dtype, x);
     for (int e = 0; e < 256; ++e) {
       const float extreme = 32.0f * (1.0f + static_cast<float>(e / 32));
-      if (traits(dtype).is_coded && dtype != DType::kNVFP4) continue;  // coded: too few levels, or one scale per block
+      if (traits(dtype).is_coded && dtype != DType::kNVFP4) continue;  // these dtypes have too few levels or a single
+                                                                       // scale
       const bool coarse = dtype == DType::kQ2_K || dtype == DType::kQ3_K;
       const float step = coarse                   ? 0.5f
                          : dtype == DType::kMXFP4 ? 0.25f
                          : dtype == DType::kNVFP4 ? 0.17f
-                                                  : 0.15f;  // mxfp4: half the distance between the levels 8 and 12
+                                                  : 0.15f;  // for mxfp4, half the distance between the levels 8 and 12
       ASSERT_NEAR(y[e], x[e], extreme * step) << name_of(dtype) << " element " << e;
     }
   }
@@ -251,8 +252,8 @@ TEST(Quants, ConstantRowsAndTinyValuesSurviveEncoding) {
     const auto dtype = static_cast<DType>(i);
     if (!traits(dtype).is_quantized) continue;
     for (const float value : {-3.0f, 2.5f}) {
-      const float step = dtype == DType::kMXFP4 ? 0.21f : 0.02f;  // mxfp4: a constant value may be between the levels 2
-                                                                  // and 3
+      const float step = dtype == DType::kMXFP4 ? 0.21f : 0.02f;  // in mxfp4, the value may be between the levels 2 and
+                                                                  // 3
       for (const float v : round_trip(dtype, std::vector<float>(256, value))) {
         ASSERT_NEAR(v, value, std::fabs(value) * step) << name_of(dtype);
       }

@@ -1,4 +1,5 @@
-// Text form of graphs: golden output, round trips of every op and parameter, and the errors of the parser.
+// Tests of the text form of graphs. The tests compare the text with golden text. The text of every op and parameter
+// must parse to an equal node.
 #include "graph/text.h"
 
 #include <gmock/gmock.h>
@@ -127,7 +128,7 @@ const std::string kLeaves =
 
 class RoundTrip : public testing::TestWithParam<const char*> {};
 
-TEST_P(RoundTrip, NodeTextParsesBack) {
+TEST_P(RoundTrip, NodeTextParsesToEqualNode) {
   Graph graph;
   TensorContext weights;
   parse_graph(kLeaves + GetParam() + "\n", graph, weights);
@@ -161,7 +162,7 @@ TEST(Text, EveryEnumeratorRoundTrips) {
   }
 }
 
-TEST(Text, FloatsReadBackExactly) {
+TEST(Text, FloatsRoundTripExactly) {
   for (const float value : {0.1f, 1.0f / 3.0f, 1e-45f, std::numeric_limits<float>::max(), -0.0f, 16777216.0f,
                             std::numeric_limits<float>::infinity()}) {
     Graph g;

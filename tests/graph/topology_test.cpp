@@ -69,7 +69,7 @@ TEST(Topology, CopiesOfDifferentWeightsDiffer) {
   Tensor* node = scale(made, made.input("a", DType::kF32, {4, 1, 1, 1}), {});
   Tensor* next = scale(made, node, {});
   const auto copy_of = [&](const Tensor* original) { return Topology(*build(leaves, {.copied_from = original})); };
-  EXPECT_EQ(copy_of(node), copy_of(next)) << "such originals change from graph to graph";
+  EXPECT_EQ(copy_of(node), copy_of(next)) << "the identity of a copied node does not matter";
   EXPECT_EQ(copy_of(node), copy_of(made.inputs()[0]));
   EXPECT_NE(copy_of(leaves.w), copy_of(leaves.same));
   EXPECT_NE(copy_of(leaves.w), copy_of(node));

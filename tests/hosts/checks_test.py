@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests that faults.py and references.py detect errors: they run programs that misbehave on purpose."""
+"""Tests that faults.py and references.py detect the errors of programs that misbehave on purpose."""
 import json
 import os
 import pathlib
@@ -38,7 +38,7 @@ class Ended(unittest.TestCase):
         run = types.SimpleNamespace(processes=3, host=lambda rank: "here")
         return faults.Faults(options, pathlib.Path(), None).ended(run, found, **{"victim": 1, **more})
 
-    def test_accepts_correct_ends(self):
+    def test_accepts_runs_that_end_correctly(self):
         self.assertEqual(self.wrong(outcome()), [])
         self.assertEqual(self.wrong(outcome(stderr={}, words=KILLED), early=True), [])
         self.assertEqual(self.wrong(outcome(stderr={}, words=KILLED), silent=True), [])
@@ -72,7 +72,7 @@ class Ended(unittest.TestCase):
                 self.assertEqual(len(wrong), 1, wrong)
                 self.assertIn(what, wrong[0])
 
-    def test_rejects_unexplained_silence(self):
+    def test_rejects_silent_ranks_without_reason(self):
         self.assertEqual(len(self.wrong(outcome(stderr={}), early=True)), 2)
         self.assertEqual(len(self.wrong(outcome(stderr={}, words=KILLED), victim=2, early=True)), 2)
         told = {0: "shoal: error: process 0 (here) was ended by SIGTERM", 2: SAYS}
@@ -110,8 +110,8 @@ class Runs(unittest.TestCase):
         self.assertEqual((found.code, found.running), (137, []))
         self.assertEqual(faults.MPIRUN_NAMES.search(found.words)[1], "1")
 
-    def test_records_codes_of_watched_ranks(self):
-        """Records the exit codes of watched ranks, also of a silent rank that mpirun ends because another rank was killed."""
+    def test_records_exit_codes_of_watched_ranks(self):
+        """In the second run, mpirun ends a silent rank because another rank was killed. Its code is also recorded."""
         with self.start("print('shoal: error: I am', rank, sys.argv[1], file=sys.stderr)\nsys.exit(3 * (1 - int(rank)))",
                         watched=True, wrapper="set -- \"$@\" more") as run:
             found = run.finish(20)
@@ -125,7 +125,7 @@ class Runs(unittest.TestCase):
         self.assertEqual(faults.MPIRUN_NAMES.search(found.words)[1], "1")
 
     def test_ends_processes_that_outlive_the_run(self):
-        # Rank 1 leaves behind a child process that is unknown to mpirun.
+        # Rank 1 starts a child process that mpirun does not know, and exits.
         with self.start("os.fork() or (os.setsid(), time.sleep(60)) if rank == '1' else 0") as run:
             found = run.finish(3)
             self.assertIn(1, found.running)
@@ -139,7 +139,7 @@ class Runs(unittest.TestCase):
         finally:
             os.unlink(f"/dev/shm/{name}")
 
-    def test_wrapper_knows_the_rank(self):
+    def test_wrapper_can_use_the_rank(self):
         with tempfile.TemporaryDirectory() as folder:
             for rank in ("0", "1"):
                 os.mkdir(f"{folder}/{rank}")
@@ -159,7 +159,7 @@ class Answers(unittest.TestCase):
         question = references.Question(pathlib.Path(), [1], [], {0: 1.0, 1: -2.0}, 1e-9, [5, 6, 7])
         return question.wrong(answer, references.nmse)
 
-    def test_tells_right_from_wrong_answers(self):
+    def test_distinguishes_right_and_wrong_answers(self):
         logits = [[1, -2.00001], [0, 1.00001]]
         self.assertEqual(self.wrong({"tokens": [5, 6, 7], "top_logits": logits}), [])
         for answer in ({"tokens": [5, 6, 8], "top_logits": logits}, {"tokens": [5, 6], "top_logits": logits},

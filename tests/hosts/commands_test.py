@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Output and errors of the program's commands with several processes on this computer."""
+"""Tests output and errors of commands with several processes on this computer."""
 import json
 import os
 import pathlib
@@ -54,26 +54,26 @@ class BenchComm(unittest.TestCase):
             self.assertEqual(len(found.errors(rank)), 1, found.stderr)
         self.assertIn("process 1", found.words)
 
-    def test_refuses_one_process_flags(self):
-        for words, says in ((("--calibrate",), "--calibrate is for devices of one process; start it without mpirun"),
+    def test_refuses_flags_for_one_process(self):
+        for words, says in ((("--calibrate",), "--calibrate is for devices of one process; start shoal without mpirun"),
                             (("--comm", "host"), "--comm host: collectives by 'host' are for devices of one process; use "
-                             "auto or mpi for CPU0 and the other devices; there are: auto, mpi, staged")):
+                             "auto or mpi for CPU0 and the other devices; these work: auto, mpi, staged")):
             with self.subTest(words):
                 check_refused(self, run("bench-comm", "--devices", "CPU0", "-b", 64, "-e", 64, *words), says)
 
 
 class Devices(unittest.TestCase):
-    """Device lists of --devices."""
+    """Values of --devices."""
 
     def ranks(self, devices: str, processes: int = 2) -> list[str]:
         found = run("bench-comm", "--devices", devices, "-b", 64, "-e", 64, "-n", 1, "-o", "json", processes=processes)
         return [device["name"] for device in found.json()["devices"]]
 
-    def test_accepts_displayed_names(self):
+    def test_accepts_names_with_process_numbers(self):
         self.assertEqual(self.ranks("CPU0,CPU1,1:CPU0"), ["CPU0", "CPU1", "1:CPU0"])
         self.assertEqual(self.ranks("0:CPU1,2:CPU0", 3), ["CPU1", "2:CPU0"])
 
-    def test_accepts_ranks_of_one_process(self):
+    def test_accepts_devices_of_only_one_process(self):
         for devices, ranks in (("1:CPU0,1:CPU1", ["1:CPU0", "1:CPU1"]), ("1:CPU0", ["1:CPU0"]), ("0:CPU0", ["CPU0"])):
             with self.subTest(devices):
                 self.assertEqual(self.ranks(devices), ranks)
@@ -106,7 +106,7 @@ class Slurm(unittest.TestCase):
 
 
 class Refused(unittest.TestCase):
-    def test_refuses_host_parts(self):
+    def test_refuses_flags_that_use_the_host(self):
         remedy = "omit the flag and add CPU devices to --devices"
         for command, words, flag in (("run", ("-p", "a", "-ngl", 4), "-ngl 4"), ("bench", ("-nkvo",), "-nkvo"),
                                      ("plan", ("-ot", "ffn_up=CPU"), "-ot ffn_up=CPU"), ("run", ("-p", "a", "-cmoe"), "-cmoe")):
@@ -123,7 +123,7 @@ def check_refused(test: unittest.TestCase, found: Outcome, says: str) -> None:
     test.assertNotIn(found.code, (0, None))
     for rank, text in found.stderr.items():
         errors = found.errors(rank)
-        test.assertLessEqual(len(errors), 1, text)  # a rank that mpirun ended may write no error
+        test.assertLessEqual(len(errors), 1, text)  # a rank that mpirun ends can exit without an error line
         test.assertTrue(all(says in line for line in errors), text)
     test.assertTrue(any(found.errors(rank) for rank in found.stderr), found.words)
 

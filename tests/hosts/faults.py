@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that any fault in a run over several processes ends all of them soon, with the reason.
+"""Checks that a fault in a run of several processes soon ends all processes, and that their errors name the reason.
 
   tests/hosts/faults.py                    100 kills of a process at random moments; 10 runs of each other fault
   tests/hosts/faults.py --runs 6           as in CTest: 6 kills, and 1 run of each other fault
@@ -9,8 +9,8 @@
 The checks of every fault:
 - All processes end within the time-out plus 5 s, and mpirun's exit code is not 0.
 - Each surviving process writes one line "shoal: error: ..." that names the failed process and its host. If the process
-  failed before it sent its host name, the line may omit the host, but mpirun must name it.
-- A process that mpirun ended first (SIGTERM) may name itself, but then mpirun must name the failed process.
+  failed before it sent its host name, the line may omit the host, but mpirun must name the host.
+- If mpirun ended a process first (SIGTERM), this process may name itself. mpirun must then name the failed process.
 - No process and no file of the run is left.
 """
 import argparse
@@ -51,7 +51,7 @@ class Skipped(Exception):
 
 
 class Faults:
-    """The faults, one method each. A method returns the errors that it found at the end of the run."""
+    """One method per fault. A method returns the errors that it found after the run."""
 
     def __init__(self, options, folder: pathlib.Path, hosts: network.Hosts | None):
         self.options, self.folder, self.hosts = options, folder, hosts
@@ -71,7 +71,7 @@ class Faults:
         return Run(command, self.processes, environment, hosts, watched=hosts is not None or late, **more)
 
     def measure(self) -> None:
-        """Measures a run without faults: its duration, and the part of it outside loading and generation. Raises RunError."""
+        """Measures a run without faults: the duration, and the time outside loading and generation. Raises RunError."""
         durations, startups = [], []
         for _ in range(3):
             with self.start(self.command()) as run:
@@ -96,10 +96,10 @@ class Faults:
 
     def ended(self, run: Run, outcome: Outcome, victim: int | None = None, early: bool = False,
               says: str = "", mpirun_too: bool = True) -> list[str]:
-        """Returns the errors of a run's end. `victim`: the rank that cannot report an error. `early`: whether the fault may
-        come before the processes have exchanged their names. `says`: a pattern that at least one error line must match.
-        `mpirun_too`: whether mpirun must also end within the time-out plus 5 s."""
-        if early:  # MPI creates this file and only later asks its daemon to remove it
+        """Checks the end of a run and returns the errors. `victim`: the rank that cannot report an error. `early`:
+        whether the fault may come before the processes know all host names. `says`: a pattern for at least one error
+        line. `mpirun_too`: whether mpirun must also end within the time-out plus 5 s."""
+        if early:  # MPI asks its daemon to remove this file, but only later
             outcome.leftovers = [path for path in outcome.leftovers if not re.search(rf"/vader_segment\..*\.{victim}$", path)]
         wrong = self.remains(outcome)
         if outcome.code == 0:
@@ -116,7 +116,7 @@ class Faults:
             if len(errors) > 1:
                 wrong.append(f"rank {rank} wrote {len(errors)} lines: {errors}")
             elif not errors and victim is not None and outcome.codes.get(rank) == 0:
-                continue  # it had finished its work
+                continue  # the rank had finished its work
             # If mpirun ends a rank at the rank's start, the rank writes no output, and mpirun does not always name the
             # killed process.
             elif not errors and not (early and (known or MPIRUN_ABORTS in outcome.words)) and not (known and self.options.silent):
@@ -146,15 +146,15 @@ class Faults:
             with self.start(self.command(), late=moment >= self.startup, **more) as run:
                 run.sleep_until(moment)
                 if not act(run, victim):
-                    continue  # the rank has ended or not begun, so the run does not count
+                    continue  # the rank was not running, so the run does not count
                 try:
                     outcome = run.finish(limit)
                 finally:
                     undo()
                 if outcome.code == 0 and not outcome.running:
-                    continue  # the work was done already
+                    continue  # the run had already finished its work
                 if set(outcome.running) <= {victim, -1} and outcome.code is None and "shoal: error" not in outcome.words:
-                    continue  # stopped after all other ranks ended normally: none can notice
+                    continue  # the rank was stopped after all other ranks had ended
                 if self.options.verbose:
                     print(f"  {moment:.2f} s, rank {victim}: code {outcome.code}, {outcome.seconds:.1f} s;",
                           outcome.words.strip().splitlines()[:1], flush=True)
@@ -191,8 +191,8 @@ class Faults:
         raise RunError("none of 20 runs could be paused")
 
     def cut(self) -> list[str]:
-        """Cuts the cable of a host. mpirun's daemon on this host must also notice. It does by TCP time-outs, which are short in
-        these namespaces."""
+        """Cuts the cable of a host. mpirun's daemon on this host must also notice the cut. In these namespaces, TCP
+        time-outs are short, so the daemon notices soon."""
         with contextlib.ExitStack() as stack:
             hosts = self.hosts
             if hosts is None:
@@ -212,8 +212,8 @@ class Faults:
                 hosts.cut(number)
                 return True
 
-            # The duration was measured on one host. Runs over several hosts take longer, so they have not ended after
-            # 90 % of the duration.
+            # The duration was measured on one host. A run over several hosts takes longer, so it still runs after
+            # 90 % of this duration.
             begin = self.startup if self.hosts is not None else max(self.startup, 0.9 * self.duration)
             run, _, moment, outcome = self.at_random(act, begin, lambda: hosts.mend(number), TIMEOUT + 3 * GRACE, hosts=hosts)
             return [f"{hosts.host(number)} cut off after {moment:.2f} s: {text}"
@@ -231,7 +231,8 @@ class Faults:
         return [f"{what}: {text}" for text in wrong]
 
     def in_folders(self, change: Callable[[pathlib.Path], None], victim: int) -> str:
-        """Copies the model to one folder per rank and changes the victim's copy. Returns a wrapper that enters the rank's folder."""
+        """Copies the model to one folder per rank and changes the copy of the victim. Returns a wrapper that enters the
+        folder of the rank."""
         place = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         for rank in range(self.processes):
             (place / str(rank)).mkdir()
@@ -243,7 +244,7 @@ class Faults:
         """One rank has a wrong model file: another model, one changed header byte, half the file, or no file."""
         def one_byte(path: pathlib.Path) -> None:
             content = path.read_bytes()
-            at = content.index(b"general.architecture") + len("general.")  # a key that readers look for
+            at = content.index(b"general.architecture") + len("general.")  # a key that the program reads
             at = content.index(b"general.name") + len("general.name") + 12 if b"general.name" in content else at
             path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1:])
 
@@ -334,15 +335,15 @@ def parsed() -> argparse.Namespace:
     parser = flags.Parser(description=__doc__)
     parser.add_argument("--program", default=mpirun.PROGRAM, type=pathlib.Path,
                         help="program to run (default: $SHOAL_PROGRAM, else build/release/bin/shoal)")
-    parser.add_argument("--other-program", help="program of another version (default: a copy with another number)")
+    parser.add_argument("--other-program", help="another version of the program (default: a copy with a changed version number)")
     parser.add_argument("--runs", type=int, default=100,
-                        help="number of processes to kill; other faults run a tenth as often (default: 100)")
-    parser.add_argument("--processes", type=int, default=2, help="processes per run (default: 2)")
+                        help="number of runs in which a process is killed; each other kind of fault gets a tenth of this number (default: 100)")
+    parser.add_argument("--processes", type=int, default=2, help="number of processes per run (default: 2)")
     parser.add_argument("-sm", "--split-mode", default="tensor", choices=("tensor", "layer"), help="split mode of the model")
     parser.add_argument("--hosts", type=int, default=0, help="number of network namespaces to run on (default: none)")
     parser.add_argument("--only", default=",".join(SCENARIOS), help=f"faults to run (default: all): {', '.join(SCENARIOS)}")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
-    parser.add_argument("--silent", action="store_true", help="accept processes that write nothing if mpirun ended them")
+    parser.add_argument("--silent", action="store_true", help="if mpirun ended a process, accept that the process writes nothing")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     options.only = options.only.split(",")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""With several processes, process 0 handles Ctrl-C as a single process does. This holds whether only process 0 gets the
-signal (`srun --pty`) or all processes get it (`srun`). mpirun itself ends the run by SIGTERM instead."""
+"""Tests Ctrl-C with several processes. Process 0 handles the signal in the same way as a single process. The result is
+the same if only process 0 gets the signal (`srun --pty`) or all processes get the signal (`srun`). mpirun ends all
+processes with SIGTERM instead."""
 import json
 import os
 import pathlib
@@ -73,9 +74,9 @@ class Interrupts(unittest.TestCase):
                 run.kill(0, signal.SIGINT)
             return run.finish(LIMIT)
 
-    def test_chat_continues(self):
+    def test_chat_continues_after_ctrl_c(self):
         wrapper = f'[ "$OMPI_COMM_WORLD_RANK" != 0 ] || set -- {sys.executable} {HERE} --terminal "$@"'
-        # Makes a token take longer than the interval of the signal polling. With sanitizers, tokens are slow already.
+        # With this slowdown, a token takes longer than the polling interval for signals. Sanitizers need less slowdown.
         slow = {"SHOAL_CPU_SLOWDOWN": os.environ.get("HOSTS_TEST_SLOWDOWN", 50)}
         with self.start("chat", "-n", -1, "-c", 50_000, "--ignore-eos", wrapper=wrapper, environment=slow) as run:
             outcome = run.finish(2 * LIMIT)
@@ -97,14 +98,14 @@ class Interrupts(unittest.TestCase):
                        f'export ASAN_OPTIONS="$ASAN_OPTIONS:verify_asan_link_order=0" LD_PRELOAD={library}')
             outcome = self.interrupted((0,), wrapper)
             self.assertEqual((outcome.code, outcome.errors(0), outcome.errors(1)), (130, [], []), outcome)
-            # A process that waits too long for MPI fails, although all processes have left.
+            # With a shorter time-out, the process that waits in MPI_Finalize fails.
             with self.start("run", "-p", "But the LORD", "-n", 2, wrapper=wrapper,
                             environment={"SHOAL_COMM_TIMEOUT": 6}) as run:
                 outcome = run.finish(LIMIT)
         self.assertNotEqual(outcome.code, 0, outcome)
         self.assertIn("did not reach the end of the run within 6.000 s", "".join(outcome.errors(1)))
 
-    def test_signal_to_all_counts_for_process_0(self):
+    def test_signal_to_all_processes_ends_the_run_normally(self):
         outcome = self.interrupted((1, 0))
         self.assertEqual((outcome.code, outcome.errors(0), outcome.errors(1)), (130, [], []), outcome)
 
@@ -112,7 +113,7 @@ class Interrupts(unittest.TestCase):
         outcome = self.interrupted((1,))
         self.assertEqual((outcome.code, outcome.errors(1)), (130, []), outcome)
 
-    def test_other_commands_report_the_signal_everywhere(self):
+    def test_other_commands_report_the_signal_in_all_processes(self):
         for command in (("bench", "-p", 0, "-n", "8,50000", "-r", 1, "-o", "jsonl"),
                         ("bench-comm", "-b", 4, "-e", "256M", "-n", 1000)):
             with self.subTest(command[0]), self.start(*command) as run:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Checks that each process holds only its shards: its memory equals its planned memory within 5 %.
+"""Checks that each process stores only its shards: the memory of a process equals its planned memory within 5 %.
 
   tests/hosts/memory.py                    a generated model of 310 million weights, as in CTest
   tests/hosts/memory.py MODEL.gguf         another model, of 100 MB or more
 
 The planned total of a process is compared with its peak of anonymous and shared memory (RssAnon, RssShmem in /proc)
-during generation. The overhead (code, MPI, tokenizer) is subtracted from the peak. It is measured with a small model: the
-peak of the same command minus its planned total.
+during generation. The overhead (code, MPI, tokenizer) is subtracted from the peak. The overhead is the peak of the same
+command with a small model, minus the planned total of this model.
 """
 import argparse
 import pathlib
@@ -62,7 +62,7 @@ def planned(model: pathlib.Path, processes: int, arguments: list[object]) -> lis
 
 def measured(model: pathlib.Path, processes: int, arguments: list[object]) -> list[int]:
     """Peak memory of each process."""
-    tokens = ",".join(str(token) for token in range(100, 228))  # fills a batch
+    tokens = ",".join(str(token) for token in range(100, 228))  # 128 tokens, which fill a batch
     command = [mpirun.PROGRAM, "run", "-m", model, *arguments, "--prompt-tokens", tokens, "-n", 32, "--ignore-eos"]
     most = [0] * processes
     with Run(command, processes, environment={"SHOAL_CPU_DEVICES": 2}) as run:
@@ -83,7 +83,7 @@ def measured(model: pathlib.Path, processes: int, arguments: list[object]) -> li
 
 def main() -> int:
     parser = flags.Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", type=pathlib.Path, help="a GGUF file")
+    parser.add_argument("model", nargs="?", type=pathlib.Path, help="GGUF file of the model (default: a generated model)")
     options = parser.parse_args()
     is_wrong = False
     with tempfile.TemporaryDirectory(prefix="shoal-memory-") as folder:

@@ -5,8 +5,8 @@
         outcome = run.finish(limit=7)                  # exit code of mpirun, stdout, stderr of every process
     outcome.leftovers                                  # files that the run left behind
 
-Every process of a run, mpirun's own included, has a mark in its environment. The mark identifies the processes, so that
-no process outlives the run. With `hosts` (scripts/hosts) the processes run on several hosts.
+Every process of a run, including mpirun, has a mark in its environment. The mark identifies the processes that must be
+ended after the run. With `hosts` (scripts/hosts), the processes run on several hosts.
 """
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ from measuring.program import _die_with_parent  # noqa: E402
 
 PROGRAM = pathlib.Path(os.environ.get("SHOAL_PROGRAM") or ROOT / "build/release/bin/shoal")
 MARK = "HOSTS_TEST_RUN"
-# Each process runs this wrapper, which runs the program and exits with its exit status.
+# Each process runs this shell script, which runs the program and exits with the exit code of the program.
 WATCH = """trap : TERM
 "$@" 2>"{folder}/stderr.$OMPI_COMM_WORLD_RANK"
 code=$?
@@ -39,11 +39,11 @@ echo $code >"{folder}/code.$OMPI_COMM_WORLD_RANK"
 cat "{folder}/stderr.$OMPI_COMM_WORLD_RANK" >&2
 [ $code != 137 ] || kill -KILL $$
 exit $code"""
-# Makes mpirun and its daemons notice cut connections soon instead of after five minutes.
+# With these flags, mpirun and its daemons notice a cut connection within seconds instead of five minutes.
 NOTICES = [word for name, value in (("time", 2), ("intvl", 1), ("probes", 2))
            for word in ("--mca", f"oob_tcp_keepalive_{name}", value)]
-# Message of mpirun if a process dies while connecting to it. PMIx 4.2.2 (Debian 12) then keeps a lock, and mpirun waits
-# for it forever just before it removes its folder. A second SIGTERM ends mpirun, as a second Ctrl-C does.
+# mpirun prints this message if a process dies while it connects to mpirun. PMIx 4.2.2 (Debian 12) then keeps a lock.
+# mpirun waits forever for this lock, just before mpirun removes its folder. A second SIGTERM or Ctrl-C ends mpirun.
 PMIX_KEEPS_LOCK = "PMIX ERROR: UNREACHABLE in file"
 SHARED = pathlib.Path("/dev/shm")
 
@@ -60,9 +60,9 @@ class Process:
 
 @dataclasses.dataclass
 class Outcome:
-    code: int | None           # exit code of mpirun; None: it did not end within the limit
+    code: int | None           # exit code of mpirun; None: mpirun did not end within the limit
     seconds: float             # time that finish() waited until no process was left, or the limit
-    ranks_seconds: float       # the same until no rank was left: mpirun and its daemons may be slower
+    ranks_seconds: float       # time until no rank was left; mpirun and its daemons may end later
     stdout: str
     words: str                 # stderr of mpirun, which includes the stderr of all processes
     stderr: dict[int, str]     # stderr of each rank
@@ -100,7 +100,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def _files() -> set[str]:
-    """Returns the files that connect the processes of one computer: shared memory and the folders of Open MPI's sessions."""
+    """Returns the files that connect the processes of one computer: shared memory and session folders of Open MPI."""
     found = {str(path) for path in SHARED.iterdir()}
     for session in pathlib.Path(tempfile.gettempdir()).glob("ompi.*"):
         found |= {str(path) for path in session.iterdir()} if session.is_dir() else set()
@@ -108,7 +108,7 @@ def _files() -> set[str]:
 
 
 def _used() -> str:
-    """Returns the process ids of all processes and the files that they have mapped, as one text."""
+    """Returns one text with the ids and the mapped files of all processes."""
     words = []
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         words.append(f"pid.{folder.name}\n")
@@ -119,9 +119,9 @@ def _used() -> str:
 
 class Run:
     """A run of mpirun, started by the constructor. Its processes are ended at the end of the `with` statement. `wrapper`:
-    lines of bash that each process runs before `exec`, such as a `cd` by its rank. `watched`: whether to
-    record exit codes and stderr of all ranks, even of ranks whose host mpirun lost. mpirun then gets a process's stderr
-    only at the end of the process. `flags` are passed to mpirun. Raises RunError."""
+    lines of bash that each process runs before `exec`, such as a `cd` to a folder for its rank. `watched`: whether to
+    record exit codes and stderr of all ranks, even if mpirun has lost the host of a rank. mpirun then gets the stderr
+    of a process only at the end of the process. `flags` are passed to mpirun. Raises RunError."""
 
     def __init__(self, command: Sequence[object], processes: int, environment: Mapping[str, object] | None = None,
                  hosts: network.Hosts | None = None, wrapper: str = "", watched: bool = False,
@@ -136,7 +136,7 @@ class Run:
             wrapper += "\n" + WATCH.format(folder=self.folder)
         if wrapper:
             words = ["bash", "-c", f'{wrapper}\nexec "$@"', "bash", *words]
-        # These files are copies: mpirun also forwards all output, as users see it.
+        # mpirun writes copies of the output to these files, and also forwards all output.
         flags = ["--output-filename", self.folder / "out", *flags]
         values = {**os.environ, **{name: str(value) for name, value in (environment or {}).items()}, MARK: self.mark}
         if hosts is None:
@@ -217,8 +217,8 @@ class Run:
         return False
 
     def finish(self, limit: float) -> Outcome:
-        """Waits until mpirun and every process have ended, at most `limit` seconds, then ends the remaining ones. Terminates
-        an mpirun that waits for PMIx's lock although all ranks have ended."""
+        """Waits until mpirun and every process have ended, but at most `limit` seconds. Then ends the remaining
+        processes. If mpirun waits for the lock of PMIx after the end of all ranks, terminates mpirun."""
         start = time.monotonic()
         code, ranks_seconds = None, 0.0
         while True:
@@ -244,13 +244,13 @@ class Run:
         self.end()
         leftovers = self._leftovers()
         for path in leftovers:
-            if pathlib.Path(path).name.startswith("vader_segment"):  # of Open MPI, left by processes that end() killed
+            if pathlib.Path(path).name.startswith("vader_segment"):  # Open MPI file of a process that end() killed
                 pathlib.Path(path).unlink(missing_ok=True)
         return Outcome(code, seconds, ranks_seconds, self._text("stdout"), self._text("stderr"), stderr, running, leftovers,
                        codes)
 
     def end(self) -> None:
-        for _ in range(50):  # a daemon may start another process meanwhile
+        for _ in range(50):  # a daemon may start another process during the loop
             left = list(self.all())
             for process in left:
                 with contextlib.suppress(ProcessLookupError):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests that hosts of scripts/hosts_up have their own names and cores, the given rate and delay, and cables that can be
-cut, and that the script removes them. Exits with 77 if network namespaces cannot be made."""
+"""Tests the hosts of scripts/hosts_up: names, cores, rate, delay, cables that can be cut, and removal. Exits with 77 if
+network namespaces cannot be created."""
 import os
 import pathlib
 import signal
@@ -78,7 +78,7 @@ class Network(unittest.TestCase):
         with network.Hosts(2, rate=100e6, name=NAME) as hosts:
             _, rate = trip_and_rate(hosts)
         self.assertLess(rate, 105e6)
-        self.assertGreater(rate, 40e6)  # on a busy machine timers fire late
+        self.assertGreater(rate, 40e6)  # on a busy machine, timers fire late
 
     def test_delay_adds_to_the_round_trip(self):
         with network.Hosts(2, name=NAME) as hosts:
@@ -102,7 +102,7 @@ class Network(unittest.TestCase):
         with network.Hosts(2, name=NAME), self.assertRaisesRegex(network.NetworkError, "hosts named test already exist"):
             network.Hosts(2, name=NAME)
 
-    def test_hosts_are_removed_with_the_script(self):
+    def test_script_removes_its_hosts_on_signals(self):
         for number in (signal.SIGINT, signal.SIGTERM):
             command = [ROOT / "scripts/hosts_up", "2", "--name", NAME, "--delay", "1ms", "--", "sleep", "1000"]
             with self.subTest(number), subprocess.Popen(command, stderr=subprocess.DEVNULL) as script:

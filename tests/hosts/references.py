@@ -2,7 +2,7 @@
 """Checks that the small models give their reference outputs on meshes of 1 to 8 ranks in 1 to 4 processes.
 
   tests/hosts/references.py                       all models on all meshes: an hour on two cores
-  tests/hosts/references.py --quick               as in CTest
+  tests/hosts/references.py --quick               the selection of CTest
   tests/hosts/references.py --models llama,gpt-oss --meshes 2x1,layers_2
   tests/hosts/references.py --hosts 2             on 2 network namespaces (as root; see scripts/hosts_up)
   tests/hosts/references.py --list
@@ -40,7 +40,7 @@ class Mesh:
     processes: int
     devices: str            # value of --devices
     flags: tuple = ()
-    hosts: int = 0          # number of hosts that the mesh needs; 0: any number, also one computer
+    hosts: int = 0          # number of hosts that the mesh needs; 0: any number of hosts
 
 
 def cpus(count: int) -> str:
@@ -70,7 +70,7 @@ def meshes() -> list[Mesh]:
     add("layers_3_nothing", 3, "CPU0", "-sm", "layer", "-ts", "1,0,2")
     add("layers_mixed", 3, "CPU0,1:CPU0+1:CPU1,1:CPU2,2:CPU0", "-sm", "layer")
     add("one_computer", 3, "@0")
-    # Only with --hosts 2. The processes of each host form a group.
+    # These meshes need --hosts 2. The processes of each host form a group.
     add("computers_2", 2, "@0,@1", "-sm", "layer", hosts=2)
     add("computers_2x2", 4, "@0,@1", "-sm", "layer", hosts=2)
     add("computers_2x2_uneven", 4, "@1,@0", "-sm", "layer", "-ts", "1,3", hosts=2)
@@ -85,7 +85,7 @@ class Question:
     arguments: list[object]
     logits: dict[int, float]        # expected logits of some tokens after the prompt
     limit: float                    # allowed error of the logits
-    tokens: list[int] | None        # expected tokens; None: to be taken from one device
+    tokens: list[int] | None        # expected tokens; None: a run on one device gives the tokens
 
     def ask(self) -> list[object]:
         return ["run", "-m", self.model, "--prompt-tokens", ",".join(map(str, self.prompt)), "--temp", 0, "--ignore-eos",
@@ -198,12 +198,12 @@ def parsed() -> argparse.Namespace:
     parser = flags.Parser(description=__doc__)
     parser.add_argument("--program", default=mpirun.PROGRAM, type=pathlib.Path,
                         help="program to run (default: $SHOAL_PROGRAM, else build/release/bin/shoal)")
-    parser.add_argument("--build", type=pathlib.Path, help="build folder with the generated models (default: the program's)")
-    parser.add_argument("--models", help="comma-separated models (default: all)")
-    parser.add_argument("--meshes", help="comma-separated meshes (default: all)")
-    parser.add_argument("--quick", action="store_true", help="a few models and meshes, one prompt per model")
+    parser.add_argument("--build", type=pathlib.Path, help="build folder with the generated models (default: the program's build folder)")
+    parser.add_argument("--models", help="models to check, separated by commas (default: all)")
+    parser.add_argument("--meshes", help="meshes to check, separated by commas (default: all)")
+    parser.add_argument("--quick", action="store_true", help="check only a few models and meshes, with one prompt per model")
     parser.add_argument("--hosts", type=int, default=0,
-                        help="number of network namespaces; meshes whose number of processes is a multiple of it run on them")
+                        help="number of network namespaces; a mesh uses the namespaces if its process count is a multiple of this number")
     parser.add_argument("--list", action="store_true", help="print the names of models and meshes")
     options = parser.parse_args()
     options.build = options.build or options.program.resolve().parents[1]

@@ -17,7 +17,7 @@ TEST(CatalogueData, ReadsEmbeddedRows) {
   EXPECT_EQ(gpu.pcie_generation, 5);
   EXPECT_TRUE(gpu.pcie_peers);
   EXPECT_TRUE(catalogue().links.front().one_shot) << "NVLink";
-  EXPECT_FALSE(catalogue().links.back().two_shot) << "through the host";
+  EXPECT_FALSE(catalogue().links.back().two_shot) << "the last link goes through the host";
 }
 
 TEST(CatalogueData, NamesAreUniqueAndParsable) {
@@ -32,8 +32,8 @@ TEST(CatalogueData, NamesAreUniqueAndParsable) {
   for (const Link& link : catalogue().links) see(link.name);
 }
 
-// Checks all GPUs, because a missing row for a link would otherwise fail only when that GPU is used.
-TEST(CatalogueData, EveryGpuHasItsLinks) {
+// Checks all GPUs. Without this test, a missing link row would cause an error only when a user names the GPU.
+TEST(CatalogueData, EveryGpuHasDefaultAndPcieLinks) {
   for (const Gpu& gpu : catalogue().gpus) {
     EXPECT_GT(gpu.memory_mib, catalogue().common.context_mib);
     for (const char* link : {"", "-pcie", "-pcie-p2p", "-pcie-host"}) {

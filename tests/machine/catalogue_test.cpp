@@ -45,7 +45,7 @@ TEST(Machines, NameDefinesDevices) {
   EXPECT_EQ(names_of(make_machine("L40S")), std::vector<std::string>{"L40S.0"});
 }
 
-TEST(Machines, GpusCanDiffer) {
+TEST(Machines, MachineMayHaveDifferentGpus) {
   const MachineModel machine = make_machine("RTX4090+RTX3090x2+RTX4090-pcie");
   EXPECT_EQ(names_of(machine), (std::vector<std::string>{"RTX4090.0", "RTX3090.0", "RTX3090.1", "RTX4090.1"}));
   EXPECT_EQ(machine.name, "RTX4090+RTX3090x2+RTX4090-pcie4");
@@ -61,7 +61,7 @@ TEST(Machines, GpuNamesMayContainDashes) {
 }
 
 TEST(Machines, DefaultLinkDependsOnGpus) {
-  EXPECT_EQ(make_machine("RTX4090x2").name, "RTX4090x2-pcie4") << "its driver has no peer access";
+  EXPECT_EQ(make_machine("RTX4090x2").name, "RTX4090x2-pcie4") << "the driver of this GPU has no peer access";
   EXPECT_EQ(make_machine("RTX4090x2-pcie-p2p").name, "RTX4090x2-pcie4-p2p");
   EXPECT_EQ(make_machine("L40Sx4-pcie").name, "L40Sx4-pcie4-p2p");
   EXPECT_EQ(make_machine("L40Sx4-pcie-host").name, "L40Sx4-pcie4");
@@ -79,7 +79,7 @@ TEST(Machines, HostIsLastDevice) {
   EXPECT_EQ(host.type, DeviceType::kCpu);
   EXPECT_EQ(make_machine("RTX4090x4+EPYC9654"), machine) << "the default link depends only on the GPUs";
   EXPECT_EQ(make_machine("L4+Ryzen9950X").name, "L4+Ryzen9950X");
-  // The host reads weights at most at the rate of its memory. This memory is larger and slower than GPU memory.
+  // The host reads weights at most at the bandwidth of its memory. Host memory is larger and slower than GPU memory.
   const double bytes = 18.0 / 32, seconds = host.products.at("q4_0").seconds(1, false);
   EXPECT_LT(bytes / seconds, 460.8e9);
   EXPECT_GT(bytes / seconds, 0.5 * 460.8e9);
@@ -94,20 +94,20 @@ TEST(Machines, ErrorsListGpusHostsAndLinks) {
   const auto refuses = [](const std::string& name, const auto& text) {
     EXPECT_THAT([&] { make_machine(name); }, ThrowsMessage<InvalidArgument>(text)) << name;
   };
-  refuses("TPUx4", AllOf(HasSubstr("machine 'TPUx4': 'TPUx4' is not one of the GPUs H200, H100"),
-                         HasSubstr("path of a JSON file")));
-  refuses("", HasSubstr("is not one of the GPUs"));
+  refuses("TPUx4",
+          AllOf(HasSubstr("machine 'TPUx4': unknown GPU 'TPUx4'; GPUs: H200, H100"), HasSubstr("path of a JSON file")));
+  refuses("", HasSubstr("unknown GPU ''; GPUs: "));
   refuses("H200x0", HasSubstr("expected 1 to 64 H200, got 0"));
   refuses("H200x65", HasSubstr("expected 1 to 64 H200, got 65"));
-  refuses("H200x40+H200x40", HasSubstr("expected up to 64 GPUs, got 80"));
-  refuses("H200xlarge", HasSubstr("'H200xlarge' is not one of the GPUs"));
-  refuses("H200+", HasSubstr("'' is not one of the GPUs"));
-  refuses("EPYC9654", AllOf(HasSubstr("'EPYC9654' is not one of the GPUs"), HasSubstr("one of the hosts EPYC9654, ")));
-  refuses("EPYC9654+H200", HasSubstr("'EPYC9654' is not one of the GPUs"));
-  refuses("H200x8-infiniband", HasSubstr("there is no link 'infiniband'; there are nvlink, pcie"));
-  refuses("RTX4090x2-nvlink", HasSubstr("NVLink joins no RTX4090; write -pcie"));
-  refuses("RTX3090x4-nvlink", HasSubstr("NVLink joins up to 2 RTX3090"));
-  refuses("H100+H200-nvlink", HasSubstr("NVLink joins"));
+  refuses("H200x40+H200x40", HasSubstr("expected at most 64 GPUs, got 80"));
+  refuses("H200xlarge", HasSubstr("unknown GPU 'H200xlarge'"));
+  refuses("H200+", HasSubstr("unknown GPU ''"));
+  refuses("EPYC9654", AllOf(HasSubstr("unknown GPU 'EPYC9654'"), HasSubstr("end of a name): EPYC9654, ")));
+  refuses("EPYC9654+H200", HasSubstr("unknown GPU 'EPYC9654'"));
+  refuses("H200x8-infiniband", HasSubstr("there is no link 'infiniband'; use one of nvlink, pcie"));
+  refuses("RTX4090x2-nvlink", HasSubstr("NVLink connects no RTX4090; write -pcie"));
+  refuses("RTX3090x4-nvlink", HasSubstr("NVLink connects at most 2 RTX3090 GPUs"));
+  refuses("H100+H200-nvlink", HasSubstr("NVLink connects"));
   EXPECT_THAT(catalogue_gpus(), Contains("B200"));
   for (const std::string& gpu : catalogue_gpus()) EXPECT_EQ(make_machine(gpu).devices.size(), 1u) << gpu;
   for (const std::string& link : catalogue_links()) EXPECT_NO_THROW(make_machine("H100x2-" + link)) << link;
@@ -121,12 +121,12 @@ TEST(Machines, NewerLinksAreFaster) {
     EXPECT_LT(nvlink4, nvlink3) << bytes;
     EXPECT_LT(nvlink3, pcie) << bytes;
     EXPECT_LT(pcie, all_reduce("H200x8-pcie-host", bytes)) << bytes;
-    EXPECT_LT(all_reduce("H200x2", bytes), nvlink4) << "fewer devices, " << bytes;
+    EXPECT_LT(all_reduce("H200x2", bytes), nvlink4) << "two devices are faster than eight, " << bytes;
   }
 }
 
-// If a figure were missing, a step of a plan could get cheaper as it grows.
-TEST(Machines, EveryDeviceHasAllFigures) {
+// If a GPU had no value for a cost, the predicted time of a plan step could fall when the step grows.
+TEST(Machines, EveryGpuHasAllPerformanceValues) {
   for (const std::string& gpu : catalogue_gpus()) {
     const DeviceModel device = make_machine(gpu).devices.front();
     EXPECT_GT(device.memory, size_t{10} << 30) << gpu;
@@ -151,11 +151,11 @@ TEST(Machines, ReadsDescriptionsFromFiles) {
   std::ofstream(path) << R"({"version": 1, "name": "two", "devices": [{"name": "X", "count": 2, "memory": 1e9,
                              "bandwidth": 1e11, "rates": {"default": 1e12}}]})";
   EXPECT_EQ(names_of(find_machine(path)), (std::vector<std::string>{"X.0", "X.1"}));
-  // The text of to_json() can be read.
+  // find_machine() reads the text of to_json().
   std::ofstream(path) << to_json(make_machine("RTX4090x2-pcie"));
   EXPECT_EQ(find_machine(path), make_machine("RTX4090x2-pcie"));
-  // The output of `shoal probe` can also be read, and so can its machine file. The first machine of that file is the
-  // latest.
+  // find_machine() also reads the output and the machine file of `shoal probe`. The first machine in the machine file
+  // is the latest.
   const std::string text = to_json(make_machine("L4")), other = to_json(make_machine("L40S"));
   std::ofstream(path) << R"({"file": "somewhere", "machine": )" << text << "}";
   EXPECT_EQ(find_machine(path), make_machine("L4"));

@@ -10,7 +10,7 @@ namespace {
 
 using testing::ThrowsMessage;
 
-/// A device whose figures make each part of a cost recognisable.
+/// A device whose rates all differ, so that a wrong rate changes the cost.
 DeviceModel device() {
   DeviceModel device;
   device.name = "dev";
@@ -38,8 +38,8 @@ const Case kCases[] = {
      "weight %w f32 [4, 3, 2]\ninput %x f32 [4, 1, 6]\n%n = mul_mat(%w, %x)", 24 * 4, 96},
     {"no weights", "weight %w f32 [0, 3]\ninput %x f32 [0, 2]\n%n = mul_mat(%w, %x)", 0, 0},
     {"no columns", "weight %w f32 [4, 3]\ninput %x f32 [4, 0]\n%n = mul_mat(%w, %x)", 0, 0},
-    // One token selects 2 of 8 experts. Four tokens use 8 (1 - 0.75^4) = 5.46875 experts and give them 8 columns in
-    // total.
+    // One token selects 2 of 8 experts. Four tokens use 8 (1 - 0.75^4) = 5.46875 experts on average. These experts
+    // multiply 8 columns in total.
     {"two experts of eight",
      "weight %w f32 [4, 3, 8]\ninput %x f32 [4, 1, 1]\ninput %i i32 [2, 1]\n%n = mul_mat_id(%w, %x, %i)", 24 * 2, 96},
     {"four tokens with two experts of eight",
@@ -47,7 +47,8 @@ const Case kCases[] = {
      12 * 5.46875 * (2 + 8 / 5.46875 - 1), 48 * 5.46875},
     {"all experts", "weight %w f32 [4, 3, 2]\ninput %x f32 [4, 1, 3]\ninput %i i32 [2, 3]\n%n = mul_mat_id(%w, %x, %i)",
      24 * 4, 96},
-    // Each row has keys of 2 * 8 bytes and values of 2 * 4 bytes for each of 3 heads. 4 rows are visible.
+    // For each of 3 heads, a cache row has a key of 2 * 8 bytes and a value of 2 * 4 bytes. The query attends to 4
+    // rows.
     {"attention of one query",
      "input %q f32 [8, 1, 6]\ncache %k f16 [8, 10, 3]\ncache %v f16 [4, 10, 3]\n%n = attention(%q, %k, %v, _, _, _)",
      2 * 12 * 4 * 6 / 100.0, 4 * 3 * 24},
@@ -76,8 +77,8 @@ const Case kCases[] = {
      "input %q f32 [8, 1, 6]\ncache %k f16 [8, 10, 3, 2]\ncache %v f16 [4, 10, 3, 2]\n"
      "%n = attention(%q, %k, %v, _, _, _) {parts=2}",
      2 * 12 * 2 * 12 / 100.0, 2 * 2 * 3 * 24},
-    // With one token, the bytes determine the time: 5 result columns of 2 heads, q, k, v, decay and beta, the state,
-    // and a position.
+    // For one token, memory traffic determines the time. The node writes a result with 5 columns of 4 elements for each
+    // of 2 heads. It reads `q`, `k`, `v`, `decay`, `beta`, the state and a position.
     {"a state and one token",
      "input %q f32 [4, 1, 1]\ninput %v f32 [4, 2, 1]\ninput %a f32 [2, 1]\ninput %s f32 [4, 4, 2]\ninput %p i32 [1]\n"
      "%n = gated_delta(%q, %q, %v, %a, %a, %s, %p)",
@@ -96,7 +97,7 @@ const Case kCases[] = {
     {"an optional source that is absent", "input %a f32 [4, 5]\n%n = soft_max(%a, _, _)", 160 / 10.0, 0},
 };
 
-TEST(EstimateCost, MatchesFormulaForEveryKindOfNode) {
+TEST(EstimateCost, NodeCostsMatchFormulas) {
   for (const Case& one : kCases) {
     Graph graph;
     TensorContext weights;
@@ -119,12 +120,12 @@ NodeCost cost_of(const std::string& text, double kv_rows, bool in_cache) {
   return node_cost(device(), *graph.find("n"), kv_rows, in_cache);
 }
 
-TEST(EstimateCost, CachedProductsUseCachedFigures) {
+TEST(EstimateCost, WeightsInCacheUseCachedProductTimes) {
   EXPECT_EQ(cost_of("weight %w f32 [4, 3]\ninput %x f32 [4]\n%n = mul_mat(%w, %x)", 0, true).seconds, 6);
   EXPECT_EQ(cost_of("weight %w q8_0 [32, 3]\ninput %x f32 [32]\n%n = mul_mat(%w, %x)", 0, true).seconds, 288);
 }
 
-TEST(EstimateCost, WithoutKvRowsCountsWholeCache) {
+TEST(EstimateCost, ZeroKvRowsCountAsWholeCache) {
   const char* text =
       "input %q f32 [8, 1, 1]\ncache %k f32 [8, 10, 1]\ncache %v f32 [4, 10, 1]\n"
       "%n = attention(%q, %k, %v, _, _, _)";
@@ -150,8 +151,8 @@ TEST(EstimateCost, ViewsAndCollectivesAreFree) {
 TEST(EstimateCost, RejectsDtypeWithoutMeasuredProducts) {
   EXPECT_THAT([] { cost_of("weight %w f16 [4, 3]\ninput %x f32 [4]\n%n = mul_mat(%w, %x)", 0, false); },
               ThrowsMessage<InvalidArgument>(
-                  "device dev of the machine has no \"products\" for f16 weights, which n needs; probe it again, or "
-                  "add a \"default\" to its \"rates\""));
+                  "device dev of the machine has no \"products\" for f16 weights, which n needs; probe the machine "
+                  "again, or add a \"default\" to the \"rates\" of the device"));
 }
 
 TEST(EstimateCost, WorkingSetCountsSharedWeightsOnce) {
@@ -177,9 +178,9 @@ cache %v f16 [8, 100, 1]
   EXPECT_EQ(working_set(graph, 10), 256 + 4 * 256 + 10 * 32);
 }
 
-/// Two of eight experts are on this device. A token selects two of the eight, so on average it selects half an expert
-/// here.
-TEST(EstimateCost, CountsUsedPartOfLocalExperts) {
+/// This device has two of eight experts. A token selects two of the eight experts. So a token uses half an expert of
+/// this device on average.
+TEST(EstimateCost, CountsExpectedUseOfLocalExperts) {
   const auto cost = [](const char* tokens, int64_t experts) {
     Graph graph;
     TensorContext weights;

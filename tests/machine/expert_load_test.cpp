@@ -1,4 +1,4 @@
-// Compares the expected load of devices that have experts with a simulation. Its tokens choose experts at random.
+// Compares the expected expert load of devices with a simulation. In the simulation, tokens choose experts at random.
 #include "machine/expert_load.h"
 
 #include <fmt/format.h>
@@ -52,7 +52,8 @@ TEST(ExpectedBusiest, IsExactForOneToken) {
   EXPECT_NEAR(busiest(even(4, 128, 8, 1)), 3.5, 0.05);
   EXPECT_NEAR(busiest(even(8, 128, 8, 1)), 2.5, 0.05);
   EXPECT_NEAR(busiest(even(4, 128, 4, 1)), 2.1, 0.05);
-  // A token uses two of four experts, two per device. Both are on the same device in 2 of 6 cases.
+  // Each device has two of four experts. A token uses two experts. In 2 of 6 cases, one device has both of these
+  // experts.
   EXPECT_NEAR(busiest(even(2, 4, 2, 1)), 2 * 2.0 / 6 + 1 * 4.0 / 6, 1e-9);
   EXPECT_NEAR(busiest(even(4, 4, 4, 1)), 1, 1e-9) << "all experts are used, one per device";
   EXPECT_NEAR(busiest({{4, 0}, {1, 1}, 2, 1}), 2, 1e-9) << "one device has all experts";
@@ -95,7 +96,7 @@ TEST(ExpectedExcess, ShrinksWithLargerBatches) {
     before = part;
   }
   EXPECT_LT(before, 0.05);
-  // One device is always the busiest.
+  // The same device is always the busiest, so the expected excess is almost zero.
   const Load one{{120, 8}, {10, 0.1}, 8, 64};
   EXPECT_NEAR(expected_excess(one.experts, one.seconds, 8, 64), 0, 1);
   EXPECT_GE(expected_excess(one.experts, one.seconds, 8, 64), 0);

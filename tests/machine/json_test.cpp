@@ -63,7 +63,8 @@ TEST(MachineJson, ReadsAllKeys) {
   EXPECT_EQ(gpu.type, DeviceType::kGpu);
   EXPECT_EQ(gpu.domain, 1);
   EXPECT_EQ(gpu.memory, 24'000'000'000u);
-  EXPECT_EQ(gpu.products.at("q4_0").streamed, (std::vector<ProductPoint>{{1, 5e-12}})) << "products before rates";
+  EXPECT_EQ(gpu.products.at("q4_0").streamed, (std::vector<ProductPoint>{{1, 5e-12}}))
+      << "`products` takes precedence over rates";
   EXPECT_EQ(gpu.products.size(), 2u);
   EXPECT_THAT(machine.collectives,
               ElementsAre(CollectiveTable{{"GPU.1", "CPU0"}, Collective::kAllGather, {{0, 1e-5}, {4096, 2e-5}}}));
@@ -125,7 +126,7 @@ TEST(MachineJson, OptionalKeysHaveDefaults) {
   EXPECT_EQ(machine.disk_bandwidth, 1e9);
 }
 
-TEST(MachineJson, CountedDevicesHaveTheirOwnDomains) {
+TEST(MachineJson, CountKeyCreatesDevicesWithOwnDomains) {
   const MachineModel machine = parse_machine(
       R"({"version": 1, "devices": [{"name": "G", "count": 3, "memory": 1, "bandwidth": 1, "rates": {"f16": 1}},
                                     {"name": "G", "memory": 1, "bandwidth": 1, "rates": {"f16": 1}},
@@ -140,8 +141,8 @@ TEST(MachineJson, CountedDevicesHaveTheirOwnDomains) {
   EXPECT_EQ(machine.domains.size(), 5u);
 }
 
-// q8_0 has 34 bytes per 32 elements. Products read memory at half of 1e12 bytes/s.
-TEST(MachineJson, RatesAreExact) {
+// q8_0 has 34 bytes per 32 elements. Products read memory at 0.5e12 bytes/s (`bandwidth` times `efficiency`).
+TEST(MachineJson, ProductTimesMatchRatesExactly) {
   for (const double rate : {1e9, 1e12, 2.3e12, 2.6e12, 37e12, 1e15, 1e30}) {
     const std::string text = fmt::format(
         R"({{"version": 1, "devices": [{{"name": "G", "memory": 1, "bandwidth": 1e12, "efficiency": 0.5,
@@ -196,8 +197,8 @@ TEST(MachineJson, RandomMachinesSurviveRoundTrip) {
   }
 }
 
-/// Replaces `from` by `to` in the complete machine. The result must be rejected with `message`, or be valid if that is
-/// nullptr.
+/// Replaces `from` by `to` in the complete machine. If `message` is nullptr, the result must be valid. Otherwise, the
+/// result must be rejected with `message`.
 struct Mistake {
   const char* from;
   const char* to;
@@ -236,7 +237,7 @@ const Mistake kMistakes[] = {
      "devices[1].bandwidth: expected a positive number, got \"fast\""},
     {"\"bandwidth\": 1e12", "\"bandwidth\": null", "devices[1].bandwidth: expected a positive number, got null"},
     {"\"bandwidth\": 1e12", "\"bandwidth\": 1e300", "devices[1].bandwidth: expected a positive number, got 1e+300"},
-    {"\"bandwidth\": 1e12", "\"bandwidth\": 1e999", "a number in it is too large"},
+    {"\"bandwidth\": 1e12", "\"bandwidth\": 1e999", "a number in this text is too large"},
     {"\"bandwidth\": 1e12", "\"bandwidth\": NaN", "not valid JSON from line"},
     {"\"efficiency\": 0.5", "\"efficiency\": 1.5",
      "devices[1].efficiency: expected a number above 0 and at most 1, got 1.5"},
@@ -302,7 +303,7 @@ TEST(MachineJson, RejectsDuplicateCollectiveTable) {
   const std::string text = replaced(kWhole, R"("collectives": [)", R"("collectives": [)" + table);
   EXPECT_THAT([&] { parse_machine(text, "m"); },
               ThrowsMessage<InvalidArgument>(
-                  "m: collectives[1].members: expected each kind once for the same members, got all_gather again"));
+                  "m: collectives[1].members: expected each collective once per device set, got all_gather again"));
   EXPECT_EQ(parse_machine(replaced(text, "all_gather", "all_reduce"), "m").collectives.size(), 2u);
 }
 
@@ -313,7 +314,7 @@ TEST(MachineJson, DeviceNamedLikeDomainNeedsDomainKey) {
           "m: devices[0]: expected a \"domain\", because a domain has the name of this device, got none"));
   EXPECT_THAT([] { parse_machine(replaced(kLeast, R"("memory")", R"("domain": "x", "memory")"), "m"); },
               ThrowsMessage<InvalidArgument>(
-                  "m: devices[0].domain: expected no domain, because there are no domains, got \"x\""));
+                  "m: devices[0].domain: expected no domain, because the machine lists no domains, got \"x\""));
 }
 
 TEST(MachineJson, RejectsTextThatIsNotAMachine) {
@@ -339,7 +340,7 @@ TEST(MachineJson, RejectsTextThatIsNotAMachine) {
 }
 
 /// Truncates the text or changes one character. The result is either valid or rejected with a message of one line.
-TEST(MachineJson, RejectsDamagedTextInOneLine) {
+TEST(MachineJson, ErrorsOfDamagedTextAreOneLine) {
   const std::string whole = kWhole;
   std::mt19937_64 rng(1);
   int refused = 0;

@@ -10,7 +10,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(ProductModel, InterpolatesThenGrowsInProportion) {
+TEST(ProductModel, InterpolatesPointsAndExtrapolatesInProportion) {
   const ProductModel model{{{1, 2.0}, {5, 4.0}, {10, 20.0}}, {{2, 1.0}}};
   EXPECT_EQ(model.seconds(0.5, false), 2);
   EXPECT_EQ(model.seconds(1, false), 2);
@@ -23,14 +23,14 @@ TEST(ProductModel, InterpolatesThenGrowsInProportion) {
   EXPECT_EQ(model.seconds(3, true), 1.5);
 }
 
-TEST(ProductModel, FallsBackToMeasuredPoints) {
+TEST(ProductModel, MissingTableFallsBackToOtherTable) {
   const ProductModel streamed{{{1, 2.0}}, {}}, cached{{}, {{1, 3.0}}};
   EXPECT_EQ(streamed.seconds(1, true), 2);
   EXPECT_EQ(cached.seconds(1, false), 3);
   EXPECT_THROW(ProductModel{}.seconds(1, false), InternalError);
 }
 
-/// A machine with the devices a, b, c and d.
+/// A machine with the devices `a`, `b`, `c` and `d`.
 MachineModel four() {
   MachineModel machine;
   machine.name = "four";
@@ -69,9 +69,11 @@ TEST(Machine, InterpolatesMeasuredCollectives) {
   EXPECT_EQ(seconds(350), 5.5);
   EXPECT_EQ(seconds(400), 7);
   EXPECT_EQ(seconds(600), 13) << "extrapolates the last two points";
-  EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, kAll, 1e6), 50) << "a single point";
-  EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 2}, 0), 1000) << "other members";
-  EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 1, 2}, 0), 1000) << "more members";
+  EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, kAll, 1e6), 50) << "the table has a single point";
+  EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 2}, 0), 1000)
+      << "the measured set has other members";
+  EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 1, 2}, 0), 1000)
+      << "the measured set has fewer members";
 }
 
 TEST(Machine, OrderOfMeasuredMembersIsIrrelevant) {
@@ -84,11 +86,11 @@ TEST(Machine, OrderOfMeasuredMembersIsIrrelevant) {
   EXPECT_EQ(seconds({2, 1, 0}), 2);
   EXPECT_EQ(seconds({0, 2, 1}), 2);
   machine.collectives.push_back({{"c", "b", "a"}, Collective::kAllReduce, {{100, 5.0}}});
-  EXPECT_EQ(seconds({2, 1, 0}), 5) << "a table in the same order takes precedence";
+  EXPECT_EQ(seconds({2, 1, 0}), 5) << "a table with the members in the same order takes precedence";
   EXPECT_EQ(seconds({0, 1, 2}), 2);
 }
 
-/// `count` equal devices with identities. All are in one domain, or each has its own domain.
+/// A machine of `count` devices with equal identities. The devices share one domain, or each device has its own domain.
 MachineModel alike_devices(int count, bool one_domain) {
   MachineModel machine;
   for (int i = 0; i < count; ++i) {
@@ -103,7 +105,7 @@ MachineModel alike_devices(int count, bool one_domain) {
   return machine;
 }
 
-/// Adds a measurement of the first `count` devices.
+/// Adds a measured all-reduce of the first `count` devices.
 void add_set(MachineModel& machine, int count, double seconds) {
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) names.push_back(machine.devices[static_cast<size_t>(i)].name);
@@ -132,7 +134,7 @@ TEST(Machine, UnmeasuredSetsUseMeanOfEqualSets) {
   expect_seconds(machine, {2, 1}, 30);
 }
 
-TEST(Machine, InterpolatesBetweenSetSizes) {
+TEST(Machine, InterpolatesBetweenNumbersOfDevices) {
   for (const bool one_domain : {true, false}) {
     MachineModel machine = alike_devices(8, one_domain);
     machine.algorithms = {{"fitted", false, 1000, 0, 1}};
@@ -155,7 +157,7 @@ TEST(Machine, InterpolatesBetweenSetSizes) {
 }
 
 TEST(Machine, PrefersSetsWithEqualDomains) {
-  MachineModel machine = alike_devices(8, true);  // on two nodes
+  MachineModel machine = alike_devices(8, true);  // the code below divides these devices among two NUMA nodes
   machine.domains.push_back({"second", 0, 0});
   for (size_t i = 0; i < 8; ++i) machine.devices[i].identity = "8 cores, node " + std::to_string(i / 4) + "; one of 8";
   for (size_t i = 4; i < 8; ++i) machine.devices[i].domain = 1;
@@ -168,7 +170,7 @@ TEST(Machine, PrefersSetsWithEqualDomains) {
   expect_seconds(machine, {5, 6}, 20);
 }
 
-TEST(Machine, SetsOfTwoIdentitiesUseMeasuredSetsOfBoth) {
+TEST(Machine, UnequalDevicesIgnoreMeasurementsOfEqualDevices) {
   MachineModel machine = alike_devices(5, false);
   machine.devices[0].identity = "host";
   machine.algorithms = {{"fitted", false, 1000, 0, 1e9}};
@@ -182,7 +184,7 @@ TEST(Machine, SetsOfTwoIdentitiesUseMeasuredSetsOfBoth) {
   add({1, 2, 3, 4}, 4);
   EXPECT_NEAR(machine.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 1, 2}, 0), 1000, 1e-9);
   std::swap(machine.algorithms, algorithms);
-  expect_seconds(machine, {0, 1, 2}, 3);  // interpolates between any sets
+  expect_seconds(machine, {0, 1, 2}, 3);  // without algorithms, times of any measured sets are used
   std::swap(machine.algorithms, algorithms);
   add({0, 1}, 20);
   add({0, 1, 2, 3, 4}, 50);
@@ -192,7 +194,7 @@ TEST(Machine, SetsOfTwoIdentitiesUseMeasuredSetsOfBoth) {
   expect_seconds(machine, {0, 1, 2}, 30);
 }
 
-TEST(Machine, DevicesWithoutIdentityUseNoSimilarSets) {
+TEST(Machine, DevicesWithoutIdentityIgnoreMeasurementsOfOtherSets) {
   MachineModel machine = alike_devices(4, true);
   for (DeviceModel& device : machine.devices) device.identity.clear();
   machine.algorithms = {{"fitted", false, 1000, 0, 1}};
@@ -210,13 +212,15 @@ TEST(Machine, UsesTimeOfFastestAlgorithm) {
   MachineModel machine = four();
   machine.algorithms = {{"one shot", true, 1, 0.5, 100}, {"ring", false, 10, 1, 200}};
   const auto seconds = [&](Collective kind, double bytes) { return machine.collective_seconds(kind, kAll, bytes); };
-  EXPECT_EQ(seconds(Collective::kAllReduce, 100), 1 + 1.5 + 3) << "one shot: three times the message";
-  EXPECT_EQ(seconds(Collective::kAllReduce, 4000), 10 + 3 + 1.5 * 20) << "ring: 2 * 3/4";
+  EXPECT_EQ(seconds(Collective::kAllReduce, 100), 1 + 1.5 + 3)
+      << "the one-shot algorithm transfers the message three times";
+  EXPECT_EQ(seconds(Collective::kAllReduce, 4000), 10 + 3 + 1.5 * 20)
+      << "the ring algorithm transfers 2 * 3 / 4 of the message";
   EXPECT_EQ(seconds(Collective::kAllGather, 4000), 10 + 3 + 0.75 * 20);
   EXPECT_EQ(seconds(Collective::kReduceScatter, 4000), 10 + 3 + 0.75 * 20);
 }
 
-TEST(Machine, UnmeasuredCollectiveScalesWithTrafficOfAnother) {
+TEST(Machine, UnmeasuredCollectiveUsesScaledTimeOfMeasuredOne) {
   MachineModel machine = four();
   machine.collectives = {{{"a", "b"}, Collective::kAllReduce, {{100, 2.0}}}};
   EXPECT_EQ(machine.collective_seconds(Collective::kAllGather, kAB, 100), 1);
@@ -224,7 +228,8 @@ TEST(Machine, UnmeasuredCollectiveScalesWithTrafficOfAnother) {
   EXPECT_EQ(machine.collective_seconds(Collective::kAllReduce, kAB, 100), 4);
   EXPECT_EQ(machine.collective_seconds(Collective::kReduceScatter, kAB, 100), 2);
   machine.algorithms = {{"ring", false, 10, 0, 1e9}};
-  EXPECT_NEAR(machine.collective_seconds(Collective::kAllReduce, kAB, 0), 10, 1e-12) << "an algorithm covers this kind";
+  EXPECT_NEAR(machine.collective_seconds(Collective::kAllReduce, kAB, 0), 10, 1e-12)
+      << "an algorithm exists for this collective";
 }
 
 TEST(Machine, CollectivesUseDefaultTimesWithoutMeasurements) {
@@ -233,8 +238,8 @@ TEST(Machine, CollectivesUseDefaultTimesWithoutMeasurements) {
   EXPECT_DOUBLE_EQ(four().collective_seconds(Collective::kAllToAll, kAll, 1e6), 10e-6 + 0.75e6 / 4 / 10e9);
 }
 
-/// Two hosts with the devices a and b each. Hosts are connected with 10 us and 1e9 bytes/s, devices of a host with 1 us
-/// and 1e10 bytes/s.
+/// Each of two hosts has the devices `a` and `b`. The link between the hosts has a latency of 10 us and a bandwidth of
+/// 1e9 bytes/s. The link between the devices of a host has a latency of 1 us and a bandwidth of 1e10 bytes/s.
 MachineModel two_hosts() {
   MachineModel one = four();
   one.devices.resize(2);
@@ -245,7 +250,7 @@ MachineModel two_hosts() {
   return several_hosts(one, 2, {10e-6, 1e9});
 }
 
-TEST(SeveralHosts, DevicesAreNamedLikeRemoteOnes) {
+TEST(SeveralHosts, DevicesOfLaterHostsHaveHostPrefix) {
   const MachineModel machine = two_hosts();
   ASSERT_EQ(machine.devices.size(), 4u);
   EXPECT_EQ(machine.index("1:b"), 3);
@@ -264,14 +269,15 @@ TEST(SeveralHosts, CollectivesAddTimesWithinAndBetweenHosts) {
   const double inside = 1e-6 + 1e4 / 1e10;
   EXPECT_DOUBLE_EQ(seconds(Collective::kAllReduce, kAB, 1e4), inside);
   EXPECT_DOUBLE_EQ(seconds(Collective::kAllReduce, {2, 3}, 1e4), inside);
-  // One message between the hosts. With several devices per host, the slower time within a host is added.
+  // With one device per host, the hosts exchange one message. If a host has several devices, the time within the slower
+  // host is added.
   EXPECT_DOUBLE_EQ(seconds(Collective::kAllReduce, {0, 2}, 1e4), 10e-6 + 1e4 / 1e9);
   EXPECT_DOUBLE_EQ(seconds(Collective::kAllReduce, {0, 2, 3}, 1e4), inside + 10e-6 + 1e4 / 1e9);
   EXPECT_DOUBLE_EQ(seconds(Collective::kAllReduce, kAll, 1e4), inside + 10e-6 + 1e4 / 1e9);
   EXPECT_DOUBLE_EQ(seconds(Collective::kAllGather, kAll, 1e4), 7e-6 + 10e-6 + 1e4 / 2 / 1e9);
 }
 
-TEST(SeveralHosts, RunsAddNetworkLatency) {
+TEST(SeveralHosts, RunsOnSeveralHostsAddNetworkLatency) {
   const MachineModel machine = two_hosts();
   EXPECT_DOUBLE_EQ(machine.run_seconds(std::vector<int>{2}), 5e-6);
   EXPECT_DOUBLE_EQ(machine.run_seconds(std::vector<int>{2, 3}), 5e-6);

@@ -1,4 +1,4 @@
-// Layouts and weights in the notation of the meta device's tests.
+// Functions that make layouts and weights for tests of meta devices.
 #pragma once
 
 #include <sstream>
@@ -28,7 +28,7 @@ inline Layout split(int axis, int ranks, std::string_view runs) {
   return Layout::split(axis, parse_partition(ranks, runs));
 }
 
-/// A weight that is not placed.
+/// A weight without memory.
 inline Tensor weight(DType dtype, Shape shape) {
   Tensor tensor;
   tensor.name = "blk.0.attn_q";

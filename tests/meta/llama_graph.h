@@ -1,6 +1,6 @@
 // A decoder of one layer in text form, with 8 query heads and 4 KV heads. All lengths are multiples of 4, so integer
-// shares that add up to 4 split the decoder without remainder. The names of caches end with `context`: contexts share
-// weights, not caches.
+// shares that add up to 4 split the decoder without remainder. The names of caches end with the parameter `context`. So
+// several contexts can share the weights and have separate caches.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 
 namespace shoal::test {
 
-/// The feed-forward block of the decoder, with other lengths.
+/// A feed-forward block like the block of the decoder, with larger lengths.
 inline constexpr const char* kFeedForward = R"(
 input %x f32 [256, 4]
 weight %gate f32 [256, 768]

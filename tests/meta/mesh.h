@@ -1,5 +1,5 @@
-// CPU devices that are members of a meta device for the duration of a test. A table of names gives the layouts of
-// persistent tensors; tensors that are not in the table are mirrored.
+// CPU devices that are members of a meta device during one test. A table gives the layouts of persistent tensors by
+// name. Tensors that are not in the table are mirrored.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ class CpuMesh {
   std::unique_ptr<meta::MetaDevice> device;
 };
 
-/// A graph from text with its weights, on any device.
+/// A graph that is parsed from text. The weights of the graph are placed on the given device.
 struct Loaded {
   Loaded(const std::string& text, Device& device, uint64_t seed = 1) : Loaded(text, device.buffer_type(), seed) {}
   Loaded(const std::string& text, BufferType& type, uint64_t seed = 1) : seed(seed) {

@@ -1,5 +1,6 @@
-// Feed-forward blocks in text form, each followed by an all_reduce, a residual sum and a norm. Tests of joined nodes
-// use them (meta/plan/joined_norm.h). The second block has the sources of its sum and product in the opposite order.
+// Two feed-forward blocks in text form. Each block is followed by a residual sum and a norm. A plan adds an all_reduce
+// before the sum. Tests of joined nodes (meta/plan/joined_norm.h) use these blocks. In the second block, the sum and
+// the product have their sources in the opposite order.
 #pragma once
 
 #include <fmt/format.h>

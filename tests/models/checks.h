@@ -23,7 +23,7 @@ inline std::string message_of(const std::function<void()>& body) {
   return "nothing was thrown";
 }
 
-/// Largest difference of corresponding values.
+/// Largest absolute difference between corresponding values.
 inline double worst(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double worst = 0.0;

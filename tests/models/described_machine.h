@@ -1,5 +1,5 @@
-// Hand-written machines with exact predictions. Products take a time per element and column; all other work takes no
-// time unless a test sets it.
+// Machines whose predictions can be computed by hand. A product takes a fixed time per weight element and column. All
+// other work takes no time, unless a test sets a time.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 
 namespace shoal::models {
 
-/// Creates a device CPU0, CPU1, ... for each entry of `seconds`: its time per weight element and column of a product.
-/// Each device is a domain with one core. Each collective takes `latency`.
+/// Creates a machine with the devices CPU0, CPU1, and so on. seconds[i] is the time of device i per weight element and
+/// column of a product. Each device is a domain with one core. Each collective takes `latency` seconds.
 inline machine::MachineModel described_machine(const std::vector<double>& seconds, double latency = 1e-6) {
   constexpr double kEndless = 1e30;
   machine::MachineModel machine;

@@ -1,5 +1,5 @@
-// Models of any size without weights, for plans and predictions only: sparse GGUF files of Llama architecture, as
-// written by scripts/make_model.py --sparse.
+// Sparse GGUF files of Llama models without weights, for plans and predictions only. The models may have any size.
+// scripts/make_model.py --sparse writes such files.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,11 +13,11 @@
 
 namespace shoal::models {
 
-/// Returns the dtype of a matrix from its name without "blk.N." and ".weight", its layer (-1: none) and the number of
-/// layers.
+/// Returns the dtype of a matrix. `part` is the tensor name without "blk.N." and ".weight". `layer` is -1 if the matrix
+/// belongs to no layer. `layers` is the number of layers.
 using DTypeOf = std::function<DType(const std::string& part, int64_t layer, int64_t layers)>;
 
-/// Mixture of types that llama.cpp's quantiser uses for Llama models.
+/// Dtypes that llama.cpp's quantiser selects for Q4_K_M files of Llama models.
 inline DType q4_k_m(const std::string& part, int64_t layer, int64_t layers) {
   if (part == "output") return DType::kQ6_K;
   if (part != "attn_v" && part != "ffn_down") return DType::kQ4_K;

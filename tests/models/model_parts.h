@@ -12,7 +12,8 @@
 
 namespace shoal::models {
 
-/// Bytes of a value in the file, beginning with its element type.
+/// Returns the bytes of a value in the file. For an array, the bytes begin with the element type and the number of
+/// elements.
 inline test::Bytes value_bytes(const GgufValue& value) {
   const std::byte* end = value.data;
   for (uint64_t i = 0; value.element == GgufType::kString && i < value.count; ++i) {
@@ -30,14 +31,14 @@ inline test::Bytes value_bytes(const GgufValue& value) {
   return bytes;
 }
 
-/// The keys of a part.
+/// The keys of a part: its number, the number of parts, and the number of tensors of the model.
 struct PartKeys {
   uint16_t number = 0, count = 0;
   int32_t tensors = 0;
 };
 
-/// Writes PREFIX-00001-of-0000N.gguf and so on, with `sizes` tensors of the file in each part, and returns their paths.
-/// `edit` may change the keys of a part.
+/// Writes the tensors of `whole` into parts PREFIX-00001-of-0000N.gguf and so on. Part i gets sizes[i] tensors. Returns
+/// the paths of the parts. `edit` may change the keys of a part.
 inline std::vector<std::string> write_parts(const GgufFile& whole, const std::string& prefix,
                                             const std::vector<size_t>& sizes,
                                             const std::function<void(PartKeys&)>& edit = {}) {

@@ -1,5 +1,5 @@
-// An independent implementation of Llama: one forward pass in float64, written directly from the definition, with the
-// dequantised weights of a model file and without a cache, a graph or a device. Slow and simple.
+// An independent implementation of Llama, slow and simple. One forward pass in float64 follows the definition directly.
+// The pass uses the dequantised weights of a model file, but no cache, graph or device.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ class PlainLlama {
     return Row(all.begin() + index * width, all.begin() + (index + 1) * width);
   }
 
-  /// Matrix `index` (the expert) of the tensor times x.
+  /// Product of x and matrix `index` of the tensor. For experts, `index` is the expert.
   Row times(const std::string& name, const Row& x, int64_t index = 0) const {
     const std::vector<float>& w = values(name);
     int64_t k = model_.file.tensor(name).shape[0], m = model_.file.tensor(name).shape[1];
@@ -98,8 +98,8 @@ class PlainLlama {
     return std::pow(number("freq_base", 1e4), -2.0 * static_cast<double>(pair) / static_cast<double>(h_.rope.dims));
   }
 
-  /// Weight of the scaled position in the angle of a pair: 0 for pairs that rotate often within the training context, 1
-  /// for pairs that hardly rotate, and linear in between.
+  /// YaRN weight of the scaled position in the rotation angle of a pair. The weight is 0 for pairs that rotate often
+  /// within the training context, and 1 for pairs that hardly rotate. Between these pairs, the weight is linear.
   double stretched(int64_t pair) const {
     double context = model_.file.get_or<uint32_t>("llama.rope.scaling.original_context_length", h_.context);
     auto turns = [&](int64_t of) { return context * turn(of) / (2.0 * std::acos(-1.0)); };
@@ -110,8 +110,8 @@ class PlainLlama {
     return std::min(1.0, std::max(0.0, static_cast<double>(pair - fast) / width));
   }
 
-  /// Rotates neighbouring pairs. Positions are divided by the file's factor. With yarn, positions are divided only to
-  /// the extent of stretched(), and the rotated vectors get longer.
+  /// Rotates pairs of neighbouring elements. The file's scaling factor divides positions. With YaRN, stretched() gives
+  /// the weight of the divided position, and the rotated vectors also get longer.
   void rotate(Row& heads, int64_t dim, size_t position) const {
     bool yarn = model_.file.get_or<std::string>("llama.rope.scaling.type", "") == "yarn";
     double factor = number("scaling.factor", 1.0);

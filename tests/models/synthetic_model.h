@@ -1,5 +1,5 @@
-// Small random Llama models as GGUF files, with features that the repository's model lacks: experts, tied embeddings,
-// biases, frequency factors, RoPE scaling, odd head counts.
+// Small random Llama models as GGUF files. The models have features that the repository's model lacks: experts, tied
+// embeddings, biases, frequency factors, RoPE scaling and odd head counts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ struct SyntheticModel {
   bool tied = false;
   bool biases = false;
   bool rope_factors = false;
-  /// Called for each tensor before it is written. May change the tensor; returns false to omit it.
+  /// Is called for each tensor before the tensor is written. May change the tensor. Returns false to omit the tensor.
   std::function<bool(TensorSpec&)> edit = [](TensorSpec&) { return true; };
   /// Writes additional keys, or replaces keys that are derived from `h`.
   std::function<void(test::GgufWriter&)> keys = [](test::GgufWriter&) {};

@@ -19,8 +19,8 @@ namespace shoal::models {
 /// Ids of "But the LORD is in the heavens, and" in the small model's vocabulary.
 inline const std::vector<int32_t> kPrompt{1, 527, 261, 345, 340, 290, 261, 743, 959, 967, 270};
 
-/// Path of the small model with weights of `type` ("q8_0"); "" if it is neither in the repository nor in
-/// SHOAL_MODELS_DIR.
+/// Path of the small model with weights of `type`, such as "q8_0". Returns "" if the file is neither in the repository
+/// nor in SHOAL_MODELS_DIR.
 inline std::string tiny_model_path(const std::string& type) {
   return test::model_file("tiny-kjv-5m-" + type + ".gguf");
 }
@@ -34,7 +34,7 @@ inline std::vector<Device*> cpu_devices(int count) {
   return devices;
 }
 
-/// Limits the devices of cpu_devices() ("max_size=1M", "memory=8M") during its lifetime.
+/// Limits the devices of cpu_devices() while this object exists, for example to "max_size=1M" or "memory=8M".
 class LimitedCpuDevices {
  public:
   explicit LimitedCpuDevices(const std::string& limit) {
@@ -46,7 +46,7 @@ class LimitedCpuDevices {
   LimitedCpuDevices& operator=(const LimitedCpuDevices&) = delete;
 };
 
-/// Groups of consecutive CPU devices, with these numbers of devices.
+/// Divides consecutive CPU devices into groups. Group i has sizes[i] devices.
 inline DeviceGroups cpu_groups(const std::vector<int>& sizes) {
   int next = 0;
   for (int size : sizes) next += size;

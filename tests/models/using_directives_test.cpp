@@ -1,4 +1,5 @@
-// Checks that using-directives for shoal and shoal::models make no name ambiguous. The test passes if it compiles.
+// Checks that using-directives for shoal and shoal::models make no name ambiguous. The test passes if this file
+// compiles.
 #include <gtest/gtest.h>
 
 #include "devices/allocate.h"

@@ -1,6 +1,7 @@
-// Edge cases of the two forms of attention on CPU devices: a few queries, and many queries in lanes. The sizes of
-// heads, groups, prompts and caches do not fill vectors, tiles or blocks. Some queries of a tile see rows of NaN that
-// other queries do not see. Run these tests with every SHOAL_CPU_ISA.
+// Tests edge cases of the two attention kernels of CPU devices. One kernel is for few queries. The other kernel
+// computes many queries in SIMD lanes. The sizes of heads, groups, prompts and caches do not fill vectors, tiles or
+// blocks. Some queries of a tile see rows with NaN, and other queries of this tile do not see these rows. Run these
+// tests with every SHOAL_CPU_ISA.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +19,7 @@ struct Sizes {
   int64_t d = 64, e = 64, t = 1, s = 200, group = 4, kv_heads = 2;
   AttentionParams params{.scale = 0.2f, .causal = true};
   bool mask = false;
-  bool latent = false;  ///< each value row is the beginning of the key row
+  bool latent = false;  ///< whether each value row is the beginning of its key row
 };
 
 std::ostream& operator<<(std::ostream& out, const Sizes& n) {
@@ -27,7 +28,8 @@ std::ostream& operator<<(std::ostream& out, const Sizes& n) {
              << n.latent;
 }
 
-/// A node with its leaves. In memory, keys are [d, kv, s] and values are [e, s, kv], so that rows have gaps or no gaps.
+/// An attention node and its leaves. In memory, keys are [d, kv, s], so the rows of a KV head have gaps. Values are [e,
+/// s, kv], so the rows of a KV head have no gaps.
 struct Attention {
   explicit Attention(const Sizes& n) {
     q = graph.input("q", DType::kF32, {n.d, n.group * n.kv_heads, n.t, 1});
@@ -115,7 +117,8 @@ TEST(AttentionForms, NaNRowsReachOnlyQueriesThatSeeThem) {
       const auto backend = Registry::instance().init("CPU0:threads=2");
       const Values expected = run_graph(*backend, clean.graph, clean.leaves).at(clean.node);
       const int64_t first = sizes.s - t - 3, row_of_query = sizes.e * sizes.group * sizes.kv_heads;
-      for (const int64_t bad : {first + 1, first + t / 2, first + t - 1}) {  // visible from query bad - first on
+      for (const int64_t bad : {first + 1, first + t / 2, first + t - 1}) {  // this row is visible to all queries from
+                                                                             // index `bad - first` on
         Attention dirty(sizes);
         for (int64_t i = 0; i < sizes.d * sizes.kv_heads; ++i) {
           dirty.leaves[dirty.k][bad * sizes.d * sizes.kv_heads + i] = std::numeric_limits<double>::quiet_NaN();
@@ -138,8 +141,8 @@ TEST(AttentionForms, NaNRowsReachOnlyQueriesThatSeeThem) {
   }
 }
 
-// Some blocks or segments, or all visible rows, have NaN scores. If a query sees such a row, its whole result is NaN,
-// whatever the other scores are. Queries that see no row give zeros.
+// A range of rows has NaN scores: all rows, a block, a segment, or one row. If a query sees such a row, all elements of
+// the query's result are NaN. A query that sees no row gives zeros.
 TEST(AttentionForms, NaNScoresReachOnlyQueriesThatSeeThem) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   struct Range {
@@ -151,7 +154,7 @@ TEST(AttentionForms, NaNScoresReachOnlyQueriesThatSeeThem) {
         const Sizes sizes{.d = 32, .e = 32, .t = t, .s = 1200, .mask = true};
         SCOPED_TRACE(::testing::Message() << sizes << ", NaN in [" << nan.begin << ", " << nan.end << ")");
         Attention clean(sizes);
-        // Every second query does not see the rows of NaN. The last query sees no rows.
+        // The rows with NaN are invisible to every second query. The last query sees no rows.
         for (int64_t query = 0; query < t; ++query) {
           for (int64_t row = 0; row < sizes.s; ++row) {
             const bool hidden = (query % 2 == 1 && row >= nan.begin && row < nan.end) || (query > 0 && query == t - 1);
@@ -185,7 +188,7 @@ TEST(AttentionForms, NaNQueriesGiveNaN) {
     Attention clean({.t = t, .s = 700});
     Attention dirty({.t = t, .s = 700});
     const int64_t row = 64 * 4 * 2, bad = t / 2;
-    dirty.leaves[dirty.q][bad * row + 5] = std::numeric_limits<double>::quiet_NaN();  // in head 0
+    dirty.leaves[dirty.q][bad * row + 5] = std::numeric_limits<double>::quiet_NaN();  // NaN in head 0
     const auto backend = Registry::instance().init("CPU0:threads=2");
     const Values expected = run_graph(*backend, clean.graph, clean.leaves).at(clean.node);
     const Values got = run_graph(*backend, dirty.graph, dirty.leaves).at(dirty.node);

@@ -1,5 +1,5 @@
-// attention in small examples and edge cases. One-dimensional heads with q = 0 give every visible row the same weight,
-// so that results are plain means of v.
+// Tests of attention with small examples and edge cases. If heads have one dimension and q = 0, all visible rows have
+// the same weight. The result is then the mean of v over the visible rows.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -48,8 +48,8 @@ TEST(Attention, MaskedRowsMayHoldNaN) {
   EXPECT_TRUE(close_to(result, {6, 8}, kClose));
 }
 
-/// Divides the rows of one sequence into the parts 0, 2, 4 and 1, 3. Each query sees the rows of a part up to its
-/// position.
+/// Divides five rows of one sequence into two parts: rows 0, 2 and 4, and rows 1 and 3. In each part, a query sees the
+/// rows up to the position of the query. Returns the merged result.
 Values merged_parts(const Values& scores, const Values& values, const Values& positions) {
   Eval eval;
   const int64_t t = static_cast<int64_t>(positions.size());
@@ -74,11 +74,11 @@ TEST(Attention, MergedPartsEqualAttentionOverAllRows) {
   Tensor* all = attention(eval.graph, q, eval.input({1, 5, 1, 1}, scores), eval.input({1, 5, 1, 1}, values),
                           eval.integers(positions), nullptr, nullptr, {.scale = 1, .causal = true});
   const Values expected = eval.run(all);
-  EXPECT_EQ(expected.back(), 0) << "nothing is seen";
+  EXPECT_EQ(expected.back(), 0) << "the last query sees no row";
   EXPECT_TRUE(close_to(merged_parts(scores, values, positions), expected, kClose));
 }
 
-TEST(Attention, LseIncludesSinkAndIsMinusInfinityWithoutVisibleRows) {
+TEST(Attention, LseIncludesSinkAndMayBeMinusInfinity) {
   Eval eval;
   Tensor* q = eval.input({1, 2, 2, 1}, {1, 1, 1, 1});
   Tensor* k = eval.input({1, 2, 1, 1}, {std::log(3.0), std::log(5.0)});
@@ -86,7 +86,8 @@ TEST(Attention, LseIncludesSinkAndIsMinusInfinityWithoutVisibleRows) {
   Tensor* sinks = eval.input({2, 1, 1, 1}, {-kInfinity, std::log(8.0)});
   const AttentionParams params{.scale = 1, .causal = true, .parts = 1};
   const Values result = eval.run(attention(eval.graph, q, k, v, eval.integers({1, -1}), nullptr, sinks, params));
-  // For each query and head: the value, then lse. The first query sees both rows, the second query sees none.
+  // The result contains a value and an lse for each query and head. The first query sees both rows. The second query
+  // sees no row.
   EXPECT_TRUE(close_to(result, {2, std::log(8.0), 1, std::log(16.0), 0, -kInfinity, 0, std::log(8.0)}, kClose));
 }
 
@@ -144,7 +145,7 @@ TEST(Attention, HeadsShareTheKvHeadOfTheirGroup) {
   EXPECT_EQ(result, (Values{1, 1, 2, 2, 3, 3}));
 }
 
-TEST(Attention, ScoresFarApartNeitherOverflowNorVanish) {
+TEST(Attention, LargeScoreDifferencesDoNotOverflow) {
   Eval eval;
   Tensor* q = eval.input({1, 1, 1, 1}, {1});
   // Three segments, with the largest score in the middle segment.
@@ -156,7 +157,7 @@ TEST(Attention, ScoresFarApartNeitherOverflowNorVanish) {
   EXPECT_EQ(eval.run(attention(eval.graph, q, k, v, nullptr, nullptr, nullptr, {.scale = 1})), Values{42});
 }
 
-// The result of a head must not depend on the device's other heads or on its number of threads.
+// The result of a head must not depend on the device's other heads or on the number of threads.
 void check_shards(int64_t queries) {
   constexpr int64_t kDim = 24, kRows = 1300, kHeads = 12, kKvHeads = 3;
   const auto run = [&](int64_t first, int64_t heads, const std::string& spec) {

@@ -1,5 +1,6 @@
-// Compares every op x dtype x shape class on every device with the float64 reference. One line in kTargets adds a
-// device. The exclusions of a device list the cases that it cannot run, with reasons.
+// Compares the results of every device with the float64 reference, for every op, dtype and shape class. One line in
+// kTargets adds a device. The exclusions of a device are the cases that the device cannot run. A comment gives the
+// reason for each exclusion.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +25,7 @@ struct Target {
   std::string name;                                      ///< used in test names
   std::string spec;                                      ///< argument of Registry::init
   std::set<std::pair<Op, std::string>> exclusions = {};  ///< rejected (op, case) pairs; a comment gives each reason
-  bool packed = false;                                   ///< whether all leaves except caches are in
+  bool packed = false;                                   ///< whether all leaves except caches have memory of
                                                          ///< Device::weights_type
 };
 
@@ -59,7 +60,7 @@ bool supports(const Device& device, const OpCase& one) {
   return device.supports_op(*one.build(graph, weights));
 }
 
-/// Copies the nodes, with weights instead of inputs.
+/// Copies the nodes of `from` to `to`. The copies read weights instead of inputs. Returns the last copy.
 Tensor* with_weights_only(const Graph& from, Graph& to, TensorContext& weights) {
   std::unordered_map<const Tensor*, Tensor*> same;
   Tensor* last = nullptr;
@@ -76,7 +77,8 @@ Tensor* with_weights_only(const Graph& from, Graph& to, TensorContext& weights) 
   return last;
 }
 
-/// Whether a CPU device, or a member of a meta device, stores the weight or a part of it packed.
+/// Whether a CPU device stores the weight packed. For a meta device, whether any member stores a shard of the weight
+/// packed.
 bool is_stored_packed(const Tensor& weight) {
   const meta::Shards* shards = meta::find_shards(weight);
   if (shards == nullptr) return cpu::is_packed(weight);
@@ -84,7 +86,7 @@ bool is_stored_packed(const Tensor& weight) {
                      [](const Tensor* part) { return !part->empty() && cpu::is_packed(*part); });
 }
 
-/// Returns the number of packed weights.
+/// Runs one case. Returns the number of packed weights.
 int run_case(Backend& backend, const OpCase& one, bool packed, uint64_t seed) {
   Graph inputs, graph;
   TensorContext weights;
@@ -105,7 +107,7 @@ int run_case(Backend& backend, const OpCase& one, bool packed, uint64_t seed) {
       std::count_if(all.begin(), all.end(), [](const Tensor* leaf) { return is_stored_packed(*leaf); }));
 }
 
-TEST_P(Conformance, MatchesTheReference) {
+TEST_P(Conformance, ResultsMatchReference) {
   const auto& [target, op] = GetParam();
   const CpuConfiguration configuration("devices=3");
   meta::family();
@@ -127,17 +129,17 @@ INSTANTIATE_TEST_SUITE_P(All, Conformance,
                            return std::get<0>(info.param).name + "_" + std::string(name_of(std::get<1>(info.param)));
                          });
 
-/// The ops that are tested on a plug-in, one test each, so that an op that breaks the device does not hide other
-/// failures.
+/// The ops that are tested on a plug-in. Each op has its own test. So an op that breaks the device does not hide
+/// failures of other ops.
 std::vector<Op> plugin_ops() {
   return plugin_device() == nullptr ? std::vector{Op::kAdd} : compute_ops();
 }
 
 class PluginConformance : public ::testing::TestWithParam<Op> {};
 
-/// A plug-in declares the ops that it runs. The plug-in of examples/plugin must run some ops, every other plug-in all
-/// ops.
-TEST_P(PluginConformance, MatchesTheReference) {
+/// A plug-in declares the ops that it runs. The plug-in of examples/plugin must run some ops. Every other plug-in must
+/// run all ops.
+TEST_P(PluginConformance, ResultsMatchReference) {
   Device* device = plugin_device();
   if (device == nullptr) GTEST_SKIP() << "SHOAL_TEST_PLUGIN names no plug-in";
   const auto backend = device->init();

@@ -1,5 +1,5 @@
-// Compares the products of the CPU kernels with double precision: for every instruction-set level of this machine and
-// every dtype, with sizes that do not fill vectors or tiles.
+// Compares the products of the CPU kernels with products in double precision. The tests cover every dtype and every
+// instruction-set level of this machine. Some sizes do not fill vectors or tiles.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ namespace {
 using test::AlignedBytes;
 using test::random_floats;
 
-/// Columns of one kind, and their values as kernels see them.
+/// Columns that are converted to one of the formats of `Columns`, and the values that the converted columns represent.
 struct SeenColumns {
   SeenColumns(const Kernels& kernels, Columns kind, bool fine, const std::vector<float>& floats, int64_t k) {
     const ColumnKernels& columns = kernels.columns[static_cast<size_t>(kind)];
@@ -57,7 +57,8 @@ struct SeenColumns {
   std::vector<double> seen;
 };
 
-/// Rows of weights with gaps, the same rows packed, and columns in the kinds for dots and for panels.
+/// Rows of weights with gaps between the rows, packed copies of these rows, and converted columns for dots and for
+/// panels.
 struct Problem {
   Problem(const Kernels& kernels, DType dtype, int64_t rows, int64_t k, int64_t columns)
       : Problem(kernels, dtype, k, random_floats(rows * k, 1), random_floats(columns * k, 2)) {}
@@ -78,7 +79,7 @@ struct Problem {
                    : weights.packed.bytes(k) * ((rows + kernels.panel_rows - 1) / kernels.panel_rows)) {
     std::vector<float> row(k);
     for (int64_t i = 0; i < rows; ++i) {
-      // The row may be unaligned, so it is copied from an aligned conversion.
+      // The row may be unaligned. So the values are converted in aligned memory and copied to the row.
       std::vector<std::byte> converted(bytes_for(dtype, k) + 8);
       test::from_f32(dtype, values.data() + i * k, converted.data(), k);
       std::memcpy(a.data() + i * stride, converted.data(), bytes_for(dtype, k));
@@ -92,8 +93,9 @@ struct Problem {
 
   std::byte* group(int64_t row) { return packed.data() + row / kernels.panel_rows * weights.packed.bytes(k); }
 
-  /// Compares c (column after column) with the exact products of the rows and the columns, using the values that
-  /// kernels see. `step` is the largest rounding error of a weight, relative to the largest of its 32 weights.
+  /// Compares the results `c` with the exact products of the rows and the columns `b`. The results are stored column
+  /// after column. `b` contains the values that converted columns represent. `step` is the largest rounding error of a
+  /// weight, relative to the largest of the 32 weights in its group.
   void expect_products(const std::vector<float>& c, const std::vector<double>& b, double step = 0) const {
     for (int64_t j = 0; j < columns; ++j) {
       for (int64_t i = 0; i < rows; ++i) {
@@ -108,7 +110,8 @@ struct Problem {
           }
           rounding += most * step * all;
         }
-        // For types with minima, the terms that cancel are larger than the products.
+        // For types with minima, kernels add terms that are larger than the products and that cancel. The tolerance
+        // includes the rounding errors of these terms.
         ASSERT_NEAR(c[j * rows + i], sum, 4e-6 * magnitude + rounding + 1e-30) << "row " << i << ", column " << j;
       }
     }
@@ -155,7 +158,7 @@ class Dot : public testing::TestWithParam<Case> {
 
   bool is_packable() const { return weights().packed.pack != nullptr; }
 
-  /// Relative rounding error of weights in word panels.
+  /// Relative rounding error of weights in panels of 16-bit words. The error is 0 for other panels.
   double step() const { return weights().panels.columns == Columns::kWords ? 1.0 / 16382 * 1.0001 : 0; }
 
   static std::vector<float> dot(const Problem& p) {
@@ -173,7 +176,7 @@ class Dot : public testing::TestWithParam<Case> {
     return c;
   }
 
-  /// Products computed with panels that are cut along k every `step` elements.
+  /// Computes the products with panels of `step` elements along k.
   static std::vector<float> panels(Problem& p, int64_t step, bool from_packed = false) {
     const PanelKernels& panels = p.weights.panels;
     std::vector<float> c(p.rows * p.columns, NAN);
@@ -229,7 +232,7 @@ TEST_P(Dot, PackedDotsMatchDoublePrecision) {
   }
 }
 
-TEST_P(Dot, PanelsMatchDoublePrecision) {
+TEST_P(Dot, DotsOfPanelsMatchDoublePrecision) {
   for (const int64_t k : lengths()) {
     for (const int64_t rows : {1, 16, 37}) {
       for (const int64_t columns : {1, 8, 15}) {
@@ -243,14 +246,14 @@ TEST_P(Dot, PanelsMatchDoublePrecision) {
   }
 }
 
-/// For products of f32, f16 and bf16 only. One channel is large in all columns and has small weights, as in models. So
+/// Tests only the types f32, f16 and bf16. As in models, one channel is large in all columns and has small weights. So
 /// the products of this channel do not hide the errors of the other channels.
 TEST_P(Dot, OutlierChannelsDoNotDegradeOtherChannels) {
   if (!traits(GetParam().dtype).is_float) GTEST_SKIP();
   constexpr int64_t kRows = 37, kElements = 544, kColumns = 9;
   for (const float factor : {1.0f, 30.0f, 100.0f, 1000.0f, 10000.0f}) {
     std::vector<float> rows = random_floats(kRows * kElements, 1), columns = random_floats(kColumns * kElements, 2);
-    // One channel alone, and two channels in the same 32 elements.
+    // Channel 7 is the only large channel in its 32 elements. Channels 333 and 340 are in the same 32 elements.
     for (const auto& [channel, size] : {std::pair(7, factor), {333, factor}, {340, std::sqrt(factor)}}) {
       for (int64_t i = 0; i < kRows; ++i) rows[i * kElements + channel] /= size;
       for (int64_t j = 0; j < kColumns; ++j) columns[j * kElements + channel] *= size;
@@ -269,7 +272,8 @@ TEST_P(Dot, OutlierChannelsDoNotDegradeOtherChannels) {
   }
 }
 
-/// The kernels' integer sums, some of which have 16 bits, do not overflow with the largest integers of each sign.
+/// Kernels store some integer sums in 16 bits. These sums must not overflow with the largest positive and negative
+/// integers.
 TEST_P(Dot, LargestIntegersDoNotOverflow) {
   const int64_t k = 256;
   std::vector<float> rows, columns;
@@ -279,7 +283,7 @@ TEST_P(Dot, LargestIntegersDoNotOverflow) {
     for (int64_t i = 0; i < k; ++i) rows.push_back(i % 16 == 0 ? -half : half - 1);
     for (int64_t i = 0; i < k; ++i) rows.push_back(i % 16 == 0 ? half - 1 : -half);
   }
-  // Nine columns: a tile of eight columns and one more column.
+  // The nine columns are a tile of eight columns and one more column.
   for (const int period : {1, 2, 4, 8}) {
     for (int64_t i = 0; i < k; ++i) columns.push_back(i % period == 0 ? 1.0f : -1.0f);
     for (int64_t i = 0; i < k; ++i) columns.push_back(i % period == 0 ? -1.0f : 1.0f);

@@ -1,4 +1,4 @@
-// Quantised columns, and loops over rows of f32, for every instruction-set level of this machine.
+// Tests of quantised columns and of loops over f32 rows, for every instruction-set level of this machine.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -34,7 +34,7 @@ std::vector<float> random_floats(size_t n) {
   return values;
 }
 
-TEST_P(Vector, QuantizedColumnsRoundByAtMostHalfAStep) {
+TEST_P(Vector, RoundingErrorOfByteColumnsIsAtMostHalfAStep) {
   const int64_t k = 512;
   auto x = random_floats(k);
   for (int64_t i = 0; i < 32; ++i) x[i] = 0;
@@ -55,7 +55,7 @@ TEST_P(Vector, QuantizedColumnsRoundByAtMostHalfAStep) {
   }
 }
 
-TEST_P(Vector, ColumnsOfWordsRoundByAtMostHalfAStep) {
+TEST_P(Vector, RoundingErrorOfWordColumnsIsAtMostHalfAStep) {
   for (const int64_t k : {1, 31, 32, 200}) {
     const auto x = random_floats(k);
     std::vector<std::byte> column(word_columns().bytes(k));
@@ -75,7 +75,7 @@ TEST_P(Vector, ColumnsOfWordsRoundByAtMostHalfAStep) {
   }
 }
 
-TEST_P(Vector, OutliersAreListedAndExcludedFromTheScale) {
+TEST_P(Vector, OutliersDoNotIncreaseScale) {
   std::vector<float> plain(32, 0.5f), single = plain, nested = plain, many = plain, alone(32);
   single[3] = -1000;
   nested[3] = -1000, nested[30] = 20;
@@ -83,13 +83,13 @@ TEST_P(Vector, OutliersAreListedAndExcludedFromTheScale) {
   alone[3] = -1000;
   struct Expected {
     std::vector<float> x;
-    float largest;  ///< largest magnitude of the words
+    float largest;  ///< largest magnitude of the elements other than outliers
     std::map<int, float> outliers;
   };
   std::vector<Expected> parts{{plain, 0.5f, {}},   {single, 0.5f, {{3, -1000}}}, {nested, 0.5f, {{3, -1000}, {30, 20}}},
                               {many, 1000.0f, {}}, {alone, 1000.0f, {}},         {single, 0.5f, {{3, -1000}}}};
   parts.resize(15, parts.front());
-  parts.push_back({single, 1000.0f, {}});  // not listed, because the list for 16 parts is full
+  parts.push_back({single, 1000.0f, {}});  // the list of outliers for 16 parts is full
   std::vector<float> x, outliers;
   for (const Expected& part : parts) {
     x.insert(x.end(), part.x.begin(), part.x.end());
@@ -116,11 +116,12 @@ std::vector<T> numbers_at(const std::vector<std::byte>& bytes, size_t at, size_t
   return result;
 }
 
-/// The payload of the third NaN is in the bits from which kernels take integers.
+/// The third NaN has a payload in the bits that kernels read as integers.
 const std::vector<float> kOdd{NAN, -NAN, std::bit_cast<float>(0x7fc12345u), kInfinity, -kInfinity};
 
-// The first of two parts does not change. The second has the scale NaN, and its values, fine values and sums are zero.
-TEST_P(Vector, NonFinitePartsHaveZeroValues) {
+// The second of two parts contains NaN or infinity. The scale and the float sums of this part are NaN. The values, fine
+// values and integer sums of this part are zero. The first part does not change.
+TEST_P(Vector, PartsWithNaNOrInfinityHaveZeroValues) {
   const auto x = random_floats(64);
   std::vector<std::byte> column(bytes_columns().bytes(64)), clean = column;
   bytes_columns().convert(x.data(), clean.data(), 64);
@@ -133,11 +134,13 @@ TEST_P(Vector, NonFinitePartsHaveZeroValues) {
         ASSERT_EQ(numbers_at<int8_t>(column, array, 32), numbers_at<int8_t>(clean, array, 32));
         ASSERT_EQ(numbers_at<int8_t>(column, array + 32, 32), std::vector<int8_t>(32)) << odd << " at " << at;
       }
-      // Scales, sums and fine sums: one number per 32 elements. Half sums and fine half sums: two.
+      // There is one scale, one sum and one fine sum per 32 elements. There are two half sums and two fine half sums
+      // per 32 elements.
       const auto floats = numbers_at<float>(column, 128, 14), clean_floats = numbers_at<float>(clean, 128, 14);
       for (const size_t i : {0, 2, 4, 6, 7, 10, 11}) ASSERT_EQ(floats[i], clean_floats[i]) << i;
       for (const size_t i : {1, 3, 5, 8, 9, 12, 13}) ASSERT_TRUE(std::isnan(floats[i])) << i;
-      // There is one start and one total per 32 elements, and there are two half starts and two half totals.
+      // There is one start and one total per 32 elements. There are two half starts and two half totals per 32
+      // elements.
       const auto integers = numbers_at<int32_t>(column, 184, 12), clean_integers = numbers_at<int32_t>(clean, 184, 12);
       for (const size_t i : {0, 2, 4, 5, 8, 9}) ASSERT_EQ(integers[i], clean_integers[i]) << i;
       for (const size_t i : {1, 3, 6, 7, 10, 11}) ASSERT_EQ(integers[i], 0) << i;
@@ -145,7 +148,7 @@ TEST_P(Vector, NonFinitePartsHaveZeroValues) {
   }
 }
 
-TEST_P(Vector, NonFinitePartsHaveZeroWords) {
+TEST_P(Vector, WordsOfPartsWithNaNOrInfinityAreZero) {
   const auto x = random_floats(64);
   std::vector<std::byte> column(word_columns().bytes(64)), clean = column;
   word_columns().convert(x.data(), clean.data(), 64);
@@ -163,8 +166,8 @@ TEST_P(Vector, NonFinitePartsHaveZeroWords) {
   }
 }
 
-// A panel stores every 32 elements as a scale for each row, then pairs of words of all rows.
-TEST_P(Vector, NonFinitePanelRowsHaveZeroWords) {
+// For every 32 elements, a panel stores one scale for each row, and then pairs of words of all rows.
+TEST_P(Vector, PanelRowsWithNaNOrInfinityHaveZeroWords) {
   const PanelKernels& panels = kernels().weights[static_cast<size_t>(DType::kBF16)].panels;
   const auto rows = static_cast<size_t>(kernels().panel_rows), odd_row = rows - 2;
   std::vector<uint16_t> a(rows * 32);
@@ -244,7 +247,7 @@ TEST_P(Vector, MaxFindsTheLargestElement) {
 INSTANTIATE_TEST_SUITE_P(Levels, Vector, testing::ValuesIn(usable_levels()),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST(Isa, KernelsOfLevelsAreFoundByName) {
+TEST(Isa, KernelsAreFoundByNameOfLevel) {
   EXPECT_EQ(usable_levels().front(), "baseline");
   EXPECT_EQ(&kernels_of(""), &kernels_of(usable_levels().back()));
   EXPECT_THROW(kernels_of("avx1024"), InvalidArgument);

@@ -1,4 +1,4 @@
-// A graph for a small test: leaves with given values, and one result.
+// A graph for a small test. All leaves have given values, and the graph has one result.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ class Eval {
  public:
   Graph graph;
 
-  /// Adds an input with these values. Its name is its number.
+  /// Adds an input with these values. The name of the input is "x" followed by the index of the input.
   Tensor* input(DType dtype, const Shape& shape, const Values& values) {
     Tensor* leaf = graph.input(fmt::format("x{}", graph.inputs().size()), dtype, shape);
     leaves_[leaf] = rounded(dtype, values);
@@ -30,7 +30,7 @@ class Eval {
     leaves_[leaf] = rounded(dtype, values);
     return leaf;
   }
-  /// Runs the graph. May be called only once.
+  /// Runs the graph and returns the values of `result`. May be called only once.
   Values run(Tensor* result, const std::string& spec = "CPU0:threads=2") {
     graph.output(result);
     const auto backend = Registry::instance().init(spec);
@@ -42,7 +42,7 @@ class Eval {
   TensorValues leaves_;
 };
 
-/// first, first + step, ...
+/// Returns `count` values: first, first + step, ...
 inline Values counting(int64_t count, double first = 0, double step = 1) {
   Values values(count);
   for (int64_t i = 0; i < count; ++i) values[i] = first + step * static_cast<double>(i);

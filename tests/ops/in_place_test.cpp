@@ -1,4 +1,5 @@
-// Ops that write their result into the memory of a source, after its last use, still match the reference.
+// Tests of ops that write their result into the memory of a source after the last use of this source. The results must
+// match the reference.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -15,14 +16,14 @@ namespace {
 
 constexpr Shape kShape{70, 9, 4, 1};
 
-/// Applies the op to x, a computed tensor of kShape that nothing else uses.
+/// Applies the op to `x`, a computed tensor of shape kShape. No other node uses `x`.
 using Build = std::function<Tensor*(Graph& g, Tensor* x)>;
 
 Tensor* other(Graph& g) {
   return g.input("other", DType::kF32, kShape);
 }
 
-/// Ops with one source that are not listed run with default parameters.
+/// Ops with one source that are not in this map run with default parameters.
 const std::multimap<Op, Build> kCases = {
     {Op::kAdd, [](Graph& g, Tensor* x) { return add(g, x, other(g)); }},
     {Op::kAdd, [](Graph& g, Tensor* x) { return add(g, x, x); }},
@@ -64,7 +65,7 @@ std::vector<Build> cases_of(Op op) {
 
 class InPlace : public ::testing::TestWithParam<Op> {};
 
-TEST_P(InPlace, MatchesTheReference) {
+TEST_P(InPlace, ResultsMatchReference) {
   const auto backend = Registry::instance().init("CPU0:threads=2");
   for (const Build& build : cases_of(GetParam())) {
     Graph graph;
@@ -75,7 +76,7 @@ TEST_P(InPlace, MatchesTheReference) {
     SCOPED_TRACE(to_string(graph));
     TensorValues leaves = random_leaves(graph, 3);
     GraphRun run(*backend, graph, leaves);
-    EXPECT_EQ(node->data, x->data) << "not in place: this test shows nothing";
+    EXPECT_EQ(node->data, x->data) << "the op does not run in place, so the test has no effect";
     run.run();
     EXPECT_TRUE(close_to(read_values(*result), reference_eval(graph, leaves).at(result), {1e-11}));
   }

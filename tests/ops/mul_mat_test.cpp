@@ -1,5 +1,5 @@
-// Properties that the conformance cases do not test. Results of mul_mat and mul_mat_id have the same bits for any
-// number of threads and any division of the rows. Operands may have gaps.
+// Tests of mul_mat and mul_mat_id that are not conformance cases. Results have the same bits for any number of threads
+// and any division of the rows. Operands may have gaps.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -20,7 +20,8 @@ std::unique_ptr<Backend> cpu(int threads) {
   return Registry::instance().init("CPU0:threads=" + std::to_string(threads));
 }
 
-/// Results of a graph's output nodes, by name, on a CPU device with this number of threads. `build` makes the outputs.
+/// Runs the graph that `build` makes, on a CPU device with this number of threads. Returns the results of the output
+/// nodes by name.
 using Results = std::map<std::string, Values>;
 Results run_on_cpu(int threads, uint64_t seed, const std::function<void(Graph&, TensorContext&)>& build) {
   Graph graph;
@@ -34,9 +35,9 @@ Results run_on_cpu(int threads, uint64_t seed, const std::function<void(Graph&, 
 
 class MulMat : public ::testing::TestWithParam<DType> {};
 
-// A product reuses the columns that the previous product converted, if both products use the same columns. Products of
-// 3 and 4 rows are too small for a team, so one thread runs them. A shared product must not reuse the columns of an
-// unshared product, nor vice versa.
+// If two consecutive products use the same columns, the second product reuses the converted columns of the first
+// product. Products of 3 and 4 rows are too small for several threads, so one thread computes such a product. A product
+// of one thread must not reuse the columns of a product of several threads, nor vice versa.
 TEST_P(MulMat, ProductsReuseConvertedColumns) {
   for (const int64_t n : {1, 3, 9}) {
     const auto build = [&](Graph& graph, TensorContext& weights) {
@@ -53,10 +54,10 @@ TEST_P(MulMat, ProductsReuseConvertedColumns) {
   }
 }
 
-TEST_P(MulMat, ResultsHaveSameBitsForAnyThreadsAndShards) {
+TEST_P(MulMat, ResultsDoNotDependOnThreadCountOrShards) {
   for (const int64_t n : {1, 9}) {
     const auto build = [&](Graph& graph, TensorContext& weights) {
-      Tensor* a = weights.add("a", GetParam(), {2304, 43, 1, 1});  // k is longer than one step of a panel
+      Tensor* a = weights.add("a", GetParam(), {2304, 43, 1, 1});  // rows are longer than one step of a panel
       Tensor* b = graph.input("b", DType::kF32, {2304, n, 2, 1});
       graph.output(mul_mat(graph, a, b, "whole"));
       graph.output(mul_mat(graph, slice(graph, a, {1, 0, 21}), b, "first"));
@@ -75,7 +76,7 @@ TEST_P(MulMat, ResultsHaveSameBitsForAnyThreadsAndShards) {
   }
 }
 
-TEST_P(MulMat, ResultsHaveSameBitsForAnyDivisionOfBatches) {
+TEST_P(MulMat, ResultsDoNotDependOnDivisionIntoBatches) {
   for (const int64_t n : {1, 7}) {
     Results results = run_on_cpu(2, 6, [&](Graph& graph, TensorContext& weights) {
       Tensor* a = weights.add("a", GetParam(), {256, 20, 2, 1});
@@ -88,15 +89,15 @@ TEST_P(MulMat, ResultsHaveSameBitsForAnyDivisionOfBatches) {
   }
 }
 
-TEST_P(MulMat, ExpertProductsHaveSameBitsForAnyThreadsAndShards) {
+TEST_P(MulMat, ExpertProductsDoNotDependOnThreadCountOrShards) {
   for (const int64_t tokens : {1, 20}) {
     const auto build = [&](Graph& graph, TensorContext& weights) {
       Tensor* experts = weights.add("experts", GetParam(), {256, 19, 5, 1});
       Tensor* x = graph.input("x", DType::kF32, {256, 1, tokens, 1});
       Tensor* ids = graph.input("ids", DType::kI32, {2, tokens, 1, 1});
       graph.output(mul_mat_id(graph, experts, x, ids, {}, "whole"));
-      // Experts 3 and 4 are on one device, the other experts on another. One of the two addends is always zero, so
-      // their sum equals the product with all experts.
+      // "some" uses experts 3 and 4, and "others" uses experts 0 to 2. In each element, one of these two products is
+      // zero. So the sum of the two products equals the product with all experts.
       graph.output(mul_mat_id(graph, slice(graph, experts, {2, 3, 2}), x, ids, {{{3, 2}}}, "some"));
       graph.output(mul_mat_id(graph, slice(graph, experts, {2, 0, 3}), x, ids, {{{0, 3}}}, "others"));
       graph.output(mul_mat_id(graph, slice(graph, experts, {1, 12, 7}), x, ids, {}, "rows"));
@@ -166,10 +167,10 @@ struct OutlierCase {
 class Outliers : public ::testing::TestWithParam<OutlierCase> {};
 
 // One channel of the activations is large and has small weights. With 30 tokens, some experts have few columns and
-// others have many.
+// other experts have many columns.
 TEST_P(Outliers, OtherChannelsKeepTheirPrecision) {
   const auto [dtype, factor] = GetParam();
-  constexpr int64_t kElements = 2080, kChannel = 1100;  // longer than one step of a panel
+  constexpr int64_t kElements = 2080, kChannel = 1100;  // rows are longer than one step of a panel
   for (const int64_t n : {1, 4, 5, 30}) {
     Graph graph;
     TensorContext weights;

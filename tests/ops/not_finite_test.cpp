@@ -1,5 +1,5 @@
-// NaN and infinities in products and soft-maxes affect exactly the results that depend on them. Tested for every
-// instruction-set level of this machine.
+// NaN and infinities affect exactly the results that depend on them. The tests cover products and soft_max kernels for
+// every instruction-set level of this machine.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -32,7 +32,8 @@ std::vector<size_t> coded_factors_at() {
   if constexpr (requires { Block::scale; }) return {offsetof(Block, scale)};
   return {};  // the scale is not a single number
 }
-/// Byte positions of the f16 factors of a block, if any.
+/// Byte offsets of the f16 factors in a block. For float types, the offset is 0. The result is empty if a block has no
+/// f16 factors.
 std::vector<size_t> factors_at(DType dtype) {
   switch (dtype) {
 #define SHOAL_QUANTIZED_CODED(id, ...) \
@@ -64,7 +65,7 @@ class NotFinite : public testing::TestWithParam<Case> {
   DType dtype() const { return GetParam().dtype; }
   const DTypeTraits& type() const { return traits(dtype()); }
   const WeightKernels& weights() const { return kernels().weights[static_cast<size_t>(dtype())]; }
-  /// Row length. If the dtype permits it, the last part of a row does not fill a vector.
+  /// Row length. If the block size of the type permits, the end of a row does not fill a vector.
   int64_t k() const { return type().block_elems == 1 ? 301 : type().block_elems <= 64 ? 320 : 512; }
   size_t stride() const { return (bytes_for(dtype(), k()) + 7) / 8 * 8; }
 
@@ -83,7 +84,7 @@ class NotFinite : public testing::TestWithParam<Case> {
     return result;
   }
 
-  /// The products [column][row], computed in four ways: dots, packed dots, panels and packed panels.
+  /// The products [column][row] of each of the four kernels: dots, packed dots, panels and packed panels.
   std::vector<Values> products(const Bytes& a, const Values& b) const {
     const int64_t panel_rows = kernels().panel_rows, groups = (kRows + panel_rows - 1) / panel_rows;
     const PackedKernels& packed = weights().packed;
@@ -195,7 +196,7 @@ TEST_P(NotFinite, WeightsAffectOnlyTheirRow) {
 
 class NotFiniteScores : public testing::TestWithParam<std::string_view> {};
 
-// A block of NaN scores leaves top unchanged. From then on the sum is NaN.
+// A block of NaN scores does not change `top`. After this block, `sum` is NaN.
 TEST_P(NotFiniteScores, NaNScoresMakeTheSoftMaxSumNaN) {
   const AttentionKernels& kernels = kernels_of(GetParam()).attention;
   constexpr int64_t kSize = kAttentionBlock * kAttentionRows;

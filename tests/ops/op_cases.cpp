@@ -9,14 +9,14 @@ namespace {
 
 constexpr DType kFloats[] = {DType::kF32, DType::kF16, DType::kBF16};
 
-/// Shapes that kernels treat differently: one element, shorter than a vector, odd, longer than a piece, many rows
-/// (weights with 16 or more rows may be packed), and empty.
+/// Shapes that kernels treat differently: one element, rows shorter than a vector, odd lengths, rows of more than 1024
+/// elements, many rows, and an empty shape. Weights with 16 or more rows may be packed.
 constexpr Shape kShapes[] = {{1, 1, 1, 1}, {3, 5, 1, 1}, {7, 3, 2, 2}, {1031, 2, 1, 1}, {64, 33, 3, 1}, {5, 0, 2, 1}};
 
 using Cases = std::vector<OpCase>;
 using Build = std::function<Tensor*(Graph&, TensorContext&)>;
 
-/// The rounding error that a result's dtype permits. If other dtypes are only read, pass f32.
+/// The rounding error that is allowed for a result of this dtype. The dtypes of the sources do not matter.
 Tolerance tolerance_of(DType dtype) {
   if (dtype == DType::kF16) return {1e-6};
   return {dtype == DType::kBF16 ? 1e-4 : 1e-11};
@@ -33,13 +33,14 @@ std::string title(DType dtype, const Shape& shape) {
 Tensor* plain(Graph& g, DType dtype, const Shape& shape, std::string name = "x") {
   return g.input(std::move(name), dtype, shape);
 }
-/// The same shape with gaps between rows and elements: a transposed slice of a larger tensor.
+/// A tensor of shape s with gaps between rows and elements. The tensor is a transposed slice of a larger tensor.
 Tensor* strided(Graph& g, DType dtype, const Shape& s, std::string name = "x") {
   Tensor* whole = g.input(std::move(name), dtype, {s[1] + 2, s[0], s[2], s[3]});
   return transpose(g, slice(g, whole, {0, 1, s[1]}));
 }
 
-/// Cases of row-wise and element-wise ops: every float dtype and shape class, plain and strided.
+/// Adds the cases of a row-wise or element-wise op. Each float dtype has a plain case for every shape class, and a
+/// strided case.
 template <class F>
 void add_float_cases(Cases& cases, Op op, const std::string& suffix, F&& node, bool result_has_dtype) {
   for (const DType dtype : kFloats) {
@@ -123,7 +124,7 @@ constexpr Product kProducts[] = {
     {"batched, many rows", {256, 37, 2, 1}, {256, 9, 4, 1}},
 };
 
-/// A part of a weight with 70 rows and 512 columns.
+/// A product with a slice of a weight. The weight has 70 rows and 512 columns.
 struct PartialProduct {
   const char* name;
   SliceParams part;
@@ -136,7 +137,8 @@ constexpr PartialProduct kPartialProducts[] = {
     {"half of the rows' length", {0, 256, 256}, 5},
 };
 
-/// Quantised products may round the columns to 8 bits, with a relative error of 1/254/sqrt(3) per element.
+/// Products with quantised weights may round the columns to 8 bits. The relative error of an element is then
+/// 1/254/sqrt(3).
 Tolerance product_tolerance(DType a, DType b) {
   if (traits(a).is_quantized) return {1e-4};
   return {a == DType::kF32 && b == DType::kF32 ? 1e-11 : 1e-6};
@@ -171,7 +173,7 @@ void add_mul_mat(Cases& cases) {
         },
         product_tolerance(dtype, DType::kF32));
     for (const int64_t tokens : {1, 20}) {
-      // Rows with an odd number of blocks of 32, 64 or 128 elements.
+      // The rows have an odd number of blocks of 32, 64 or 128 elements.
       if (traits(dtype).block_elems == 256) continue;
       const int64_t k = 11 * std::max<int64_t>(32, traits(dtype).block_elems);
       add_case(
@@ -377,7 +379,7 @@ void add_rope(Cases& cases) {
 struct AttentionSizes {
   const char* name;
   int64_t d, e, t, s, h, kv, z;
-  bool latent = false;  ///< each value row is the beginning of the key row
+  bool latent = false;  ///< whether each value row is the beginning of its key row
 };
 constexpr AttentionSizes kAttentionSizes[] = {
     {"one query", 64, 64, 1, 100, 8, 2, 1},
@@ -407,8 +409,8 @@ constexpr AttentionVariant kAttentionVariants[] = {
 };
 
 Tensor* build_attention(Graph& g, TensorContext& w, DType dtype, const AttentionSizes& n, const AttentionVariant& v) {
-  // Queries and KV as in models: in memory the axis of heads directly follows the axis of elements. The op gets a
-  // permuted view.
+  // Queries and keys have the memory layout of models: the axis of heads directly follows the axis of elements. The op
+  // gets a permuted view.
   Tensor* q = permute(g, plain(g, DType::kF32, {n.d, n.h, n.t, n.z}, "q"), {0, 2, 1, 3});
   Tensor* k = permute(g, w.add("k", dtype, {n.d, n.kv, n.s, n.z}, Role::kCache), {0, 2, 1, 3});
   Tensor* values = n.latent ? slice(g, k, {0, 0, n.e}) : w.add("v", dtype, {n.e, n.s, n.kv, n.z}, Role::kCache);
@@ -431,7 +433,8 @@ void add_attention(Cases& cases) {
   }
 }
 
-/// Divides the rows of one sequence into parts. The parts share the queries, and each part has its own positions.
+/// Adds cases in which the rows of one sequence are divided into parts. The parts have the same queries. In cases
+/// without sinks, each part has its own positions.
 void add_attention_parts(Cases& cases) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
     for (const AttentionSizes& n : kAttentionSizes) {
@@ -530,8 +533,8 @@ DeltaSources plain_delta(Graph& g, const DeltaSizes& n) {
           f32("decay", shares), f32("beta", shares), f32("state", {n.size, n.size, n.heads, 1})};
 }
 
-/// Views as in models: q, k and v of a token are adjacent, decay is transposed, beta has gaps, and the state is a part
-/// of a cache row.
+/// The sources are views, as in models. The `q`, `k` and `v` of a token are adjacent in memory. `decay` is transposed,
+/// and `beta` has gaps. The state is a part of a cache row.
 DeltaSources delta_views(Graph& g, TensorContext& w, const DeltaSizes& n) {
   Tensor* qkv = plain(g, DType::kF32, {n.size, 2 * n.key_heads + n.heads, n.tokens, 1}, "qkv");
   Tensor* shares = plain(g, DType::kF32, {n.tokens, n.heads, 1, 1}, "decay");
@@ -570,7 +573,7 @@ void add_cast(Cases& cases) {
     for (int to = 0; to < kDTypeCount; ++to) {
       const auto source = static_cast<DType>(from), target = static_cast<DType>(to);
       if (!traits(target).from_f32) continue;
-      // A value halfway between two results may round either way.
+      // A value halfway between two numbers of the target type may be rounded up or down.
       const Tolerance tolerance{traits(target).is_quantized ? 1e-4 : 1e-6};
       add_case(
           cases, Op::kCast, fmt::format("{} to {}", name_of(source), name_of(target)),

@@ -1,4 +1,4 @@
-// top_k and argmax with ties, infinities and NaN.
+// Tests of top_k and argmax with ties, infinities and NaN.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -37,7 +37,7 @@ TEST(Order, KeepsTiesInOrder) {
 }
 
 /// A row of one element has no gaps, whatever its stride is.
-TEST(Order, HandlesRowsOfOneElement) {
+TEST(Order, RowsOfOneElementMayHaveAnyStride) {
   const Values x{3, 1, 2, 5, 4};
   const Values first(5, 0);
   for (const DType dtype : {DType::kF32, DType::kF16}) {
@@ -67,13 +67,13 @@ TEST(Order, NaNIsLessThanEverything) {
   EXPECT_EQ(largest(x), Values{4});
 }
 
-TEST(Order, ArgmaxHandlesNaNAndMinusInfinity) {
+TEST(Order, ArgmaxPrefersMinusInfinityToNaN) {
   EXPECT_EQ(largest({-kInfinity, -kInfinity}), Values{0});
   EXPECT_EQ(largest({kNaN, -kInfinity}), Values{1});
   EXPECT_EQ(largest({kNaN, kNaN}), Values{0});
 }
 
-TEST(Order, ArgmaxFindsMaximumInLaterPieces) {
+TEST(Order, ArgmaxFindsMaximumInMiddleOfLongRow) {
   Values x(3000, -1);
   x[1700] = x[2900] = 0.5;
   EXPECT_EQ(largest(x), Values{1700});

@@ -21,7 +21,7 @@ Values run_rope(const Values& x, const RopeParams& params, double position, cons
 }
 
 TEST(Rope, NeighboursModePairsAdjacentElements) {
-  // dims 4, base 100: angles p and p / 10.
+  // With dims 4 and base 100, the angles at position p are p and p / 10.
   const RopeParams params{.dims = 4, .base = 100};
   const Values expected{std::cos(2.0), std::sin(2.0), -3 * std::sin(0.2), 3 * std::cos(0.2)};
   EXPECT_TRUE(close_to(run_rope({1, 0, 0, 3}, params, 2), expected, kClose));
@@ -45,9 +45,9 @@ TEST(Rope, ElementsBeforeTheOffsetAreUnchanged) {
   EXPECT_TRUE(close_to(run_rope({5, 6, 1, 0, 0, 3, 7}, params, 2), expected, kClose));
 }
 
-TEST(Rope, FrequencyFactorsDivideAnglesAndFrequencyScaleMultipliesThem) {
+TEST(Rope, AnglesUseFrequencyFactorsAndFrequencyScale) {
   const RopeParams params{.dims = 4, .base = 100, .freq_scale = 0.5f, .attn_factor = 2};
-  // Angles 8 * 0.5 / 4 = 1 and 0.8 * 0.5 / 2 = 0.2.
+  // The angles are 8 * 0.5 / 4 = 1 and 0.8 * 0.5 / 2 = 0.2.
   const Values expected{2 * std::cos(1.0), 2 * std::sin(1.0), 2 * std::cos(0.2), 2 * std::sin(0.2)};
   EXPECT_TRUE(close_to(run_rope({1, 0, 1, 0}, params, 8, {4, 2}), expected, kClose));
 }
@@ -74,7 +74,8 @@ TEST(Rope, YarnKeepsFastPairsAndInterpolatesSlowPairs) {
 }
 
 TEST(Rope, YarnInterpolationMayStartAndEndBetweenPairs) {
-  // As above, but the range is from pair 1.001 to 2.505, so pair 2 is at (2 - 1.001) / 1.504 of the range.
+  // Only `truncate` differs from the previous test. The interpolation range is now from pair 1.001 to pair 2.505. So
+  // pair 2 is at (2 - 1.001) / 1.504 of the range.
   const RopeParams params{.dims = 8,
                           .freq_scale = 0.25f,
                           .ext_factor = 1,

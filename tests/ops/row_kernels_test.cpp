@@ -1,6 +1,6 @@
-// The kernels of row-wise ops for every instruction-set level of this machine. The tests cover accuracy over the whole
-// range and special values. An element must have the same bits at every position. Conversions must match the dtypes'
-// own conversions bit for bit.
+// Tests of the kernels of row-wise ops, for every instruction-set level of this machine. The tests cover special
+// arguments, and the accuracy over the whole range of arguments. An element must have the same bits at every position.
+// Conversions must match the conversions of DTypeTraits bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ struct Function {
   double (*exact)(double);
 };
 
-/// In x sigmoid(f(x)), a large exponent multiplies the rounding error of f(x), so the allowed error is larger.
+/// In `x * sigmoid(f(x))`, a large exponent multiplies the rounding error of `f(x)`, so the allowed error is larger.
 const Function kFunctions[] = {
     {UnaryKind::kAbs, 1e30, 0, [](double x) { return std::fabs(x); }},
     {UnaryKind::kNeg, 1e30, 0, [](double x) { return -x; }},
@@ -92,7 +92,7 @@ const Function kFunctions[] = {
     {UnaryKind::kSoftplus, 85, 4, [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }},
 };
 
-TEST_P(RowLoops, FunctionsAreAccurateEverywhere) {
+TEST_P(RowLoops, FunctionsAreAccurateForAllMagnitudes) {
   ASSERT_EQ(std::size(kFunctions), static_cast<size_t>(UnaryKind::kCount));
   for (const Function& f : kFunctions) {
     const Floats x = magnitudes(f.largest), y = unary(f.kind, x);
@@ -134,8 +134,8 @@ TEST_P(RowLoops, FunctionsHandleSpecialArguments) {
               testing::ElementsAre(kInfinity, testing::Lt(kInfinity), std::exp(-103.9f), 0));
 }
 
-/// Runs f on every part [begin, begin + n) of 70 elements. Compares the results bit for bit with a run on all elements.
-/// Also detects writes past the end.
+/// Runs f on ranges [begin, begin + n) of x. Compares the results bit for bit with the results for all of x. Also
+/// detects writes past the end of a range.
 void expect_same_bits_everywhere(const Floats& x, const std::function<void(const float*, float*, int64_t)>& f) {
   Floats whole(x.size());
   f(x.data(), whole.data(), static_cast<int64_t>(x.size()));
@@ -157,7 +157,7 @@ TEST_P(RowLoops, ElementsHaveTheSameBitsAtEveryPosition) {
     SCOPED_TRACE(kind);
     expect_same_bits_everywhere(x, rows().unary[kind]);
   }
-  // The other operand; each part of x is used with the same part of this operand.
+  // The second operand. Each range of x is combined with the same range of this operand.
   const Floats other = random_floats(70, 2, 8);
   const auto beside = [&](const float* from) { return other.data() + (from - x.data()); };
   for (int kind = 0; kind < kGluKernelCount; ++kind) {
@@ -258,7 +258,7 @@ TEST_P(RowLoops, RopeFactorsMatchDoublePrecision) {
   }
 }
 
-/// Bit patterns over the whole range, and patterns next to each power of two and to rounding limits.
+/// Floats with bit patterns from the whole range, floats next to each power of two, and floats next to rounding limits.
 Floats patterns() {
   Floats x;
   for (uint64_t bits = 0; bits <= 0xffffffffu; bits += 7919)
@@ -277,7 +277,7 @@ TEST_P(RowLoops, ConversionsTo16BitsMatchTheTraits) {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     std::vector<uint16_t> expected(x.size()), got(x.size());
     traits(dtype).from_f32(x.data(), expected.data(), static_cast<int64_t>(x.size()));
-    // The last three elements are omitted, so that the end is not a whole vector.
+    // The conversion omits the last three elements, so the last vector is not full.
     rows().from_f32[static_cast<size_t>(dtype)](x.data(), got.data(), static_cast<int64_t>(x.size() - 3));
     EXPECT_THAT(std::vector(got.end() - 3, got.end()), testing::Each(0));
     for (size_t i = 0; i < x.size() - 3; ++i) {
@@ -303,7 +303,7 @@ TEST_P(RowLoops, ConversionToQ8MatchesTheTraits) {
   x[70] = kInfinity;
   x[100] = -kInfinity;
   x[101] = kNaN;
-  for (size_t i = 160; i < 192; ++i) x[i] = static_cast<float>(i % 3) + 0.5f;  // ties
+  for (size_t i = 160; i < 192; ++i) x[i] = static_cast<float>(i % 3) + 0.5f;  // ties between two integers
   x[160] = 127;
   std::vector<std::byte> expected(bytes_for(DType::kQ8_0, static_cast<int64_t>(x.size()))), got(expected.size());
   traits(DType::kQ8_0).from_f32(x.data(), expected.data(), static_cast<int64_t>(x.size()));

@@ -1,4 +1,5 @@
-// get_rows and set_rows with ids at the edges of the range; concat of quantised rows.
+// Tests of get_rows and set_rows with ids inside and outside the range of rows. The last test joins quantised rows with
+// concat.
 #include <gtest/gtest.h>
 
 #include "graph/ops/ops.h"
@@ -43,7 +44,7 @@ TEST(SetRows, RangesSkipRowsOfOtherDevices) {
   EXPECT_EQ(eval.run(set_rows(eval.graph, cache, rows, eval.integers({9, 5, 4}), ranges)), (Values{30, 2, 10}));
 }
 
-TEST(SetRows, LastOfEqualIdsWins) {
+TEST(SetRows, LastRowWinsForEqualIds) {
   constexpr int64_t kWidth = 512, kRows = 200;
   for (const char* spec : {"CPU0:threads=1", "CPU0:threads=3"}) {
     Eval eval;
@@ -74,7 +75,8 @@ TEST(SetRows, LaterNodesSeeWrites) {
 TEST(Concat, CopiesQuantisedBlocksUnchanged) {
   for (const DType dtype : {DType::kQ8_0, DType::kQ4_0}) {
     Eval eval;
-    // The values are multiples of the scales that both types choose for these maxima, so they are stored exactly.
+    // Each row contains only zeros and copies of one value. So encoding the rounded values again does not change these
+    // values.
     Values a(32), b(64);
     for (size_t i = 0; i < a.size(); ++i) a[i] = i % 2 ? -8 : 0;
     for (size_t i = 0; i < b.size(); ++i) b[i] = i % 4 ? -16 : 0;

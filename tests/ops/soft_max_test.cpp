@@ -1,4 +1,4 @@
-// Edge cases of soft_max: masked rows, sinks, large logits.
+// Tests of edge cases of soft_max: masked rows, sinks, and large logits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,8 +33,8 @@ TEST(SoftMax, VisibleNaNAffectsOnlyItsRow) {
   for (const int64_t length : {1, 2, 16, 100, 3000}) {
     for (const double odd : {kNaN, -kNaN, kInfinity}) {
       Eval eval;
-      // Four rows. The first contains only NaN or infinity. The other rows contain such a value in all visible
-      // elements, in one element, and in no element.
+      // All elements of the first row are NaN or infinite. In the second row, all visible elements are NaN or infinite.
+      // In the third row, one element is NaN or infinite. All elements of the fourth row are finite.
       Values logits(4 * length, 1), masks(4 * length, 0);
       for (int64_t i = 0; i < length; ++i) {
         logits[i] = logits[length + i] = odd;
@@ -64,7 +64,7 @@ TEST(SoftMax, NaNRowsWithASinkStayNaN) {
 TEST(SoftMax, NaNSinksMakeTheirRowsNaN) {
   for (const double odd : {kNaN, -kNaN}) {
     Eval eval;
-    // For each sink, three rows: finite numbers, all -infinity, and all masked.
+    // Each sink has three rows: a row of finite numbers, a row of -infinity, and a masked row.
     Tensor* x = eval.input({2, 3, 2, 1}, {1, 2, -kInfinity, -kInfinity, 1, 2, 1, 2, -kInfinity, -kInfinity, 1, 2});
     Tensor* mask = eval.input({2, 3, 1, 1}, {0, 0, 0, 0, -kInfinity, -kInfinity});
     Tensor* sinks = eval.input({2, 1, 1, 1}, {odd, 1});

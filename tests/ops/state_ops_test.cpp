@@ -1,5 +1,6 @@
-// causal_conv and gated_delta give the same results for a batch as for its parts one after the other. Values without
-// effect may be NaN: tokens and a state before the beginning of a sequence, padding, and later tokens.
+// causal_conv and gated_delta must give the same results for a whole batch and for consecutive parts of the batch. Data
+// that has no effect on a result may be NaN: tokens and a state before the beginning of a sequence, padding, and later
+// tokens.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-/// A tensor with `width` elements per token. The tokens are axis 1 or 2.
+/// A tensor with `width` elements per token. Axis 1 or 2 is the axis of tokens.
 struct Rows {
   int64_t width;
   Values values;
@@ -30,7 +31,7 @@ struct Rows {
   void set(int64_t token, double value) { std::fill_n(values.begin() + token * width, width, value); }
 };
 
-/// Result of an op for some tokens: their rows, and the new state.
+/// Result of an op for some tokens: the rows of these tokens, and the new state.
 struct Run {
   Values rows, state;
 };
@@ -74,7 +75,7 @@ class Delta {
   void set(int64_t token, double value) {
     for (Rows* rows : {&q_, &k_, &v_, &decay_, &beta_}) rows->set(token, value);
   }
-  /// The row of a token contains both heads.
+  /// Each row of the result contains the two heads of a token.
   Run run(int64_t first, int64_t count, const Values& state) const {
     Eval eval;
     const auto begin = positions.begin() + first;
@@ -114,7 +115,8 @@ Values some_state() {
   return Rows(Op::kState, 1, -1, 1, 9).values;
 }
 
-/// A sequence that continues at position 5, and two other sequences, with padding in between and at the end.
+/// The positions of three sequences. The first sequence continues at position 5. Padding is inside the sequences and at
+/// the end.
 Values mixed_positions() {
   Values positions = counting(50, 5);
   for (const int64_t padding : {20, 21, 44}) positions[padding] = -1;
@@ -123,7 +125,7 @@ Values mixed_positions() {
   return positions;
 }
 
-TYPED_TEST(StateOps, BatchResultEqualsResultsOfItsParts) {
+TYPED_TEST(StateOps, BatchEqualsConsecutivePartsOfBatch) {
   const TypeParam op(mixed_positions());
   const Run whole = op.run(0, op.tokens(), some_state<TypeParam>());
   for (const std::vector<int64_t>& parts :
@@ -190,7 +192,7 @@ TYPED_TEST(StateOps, LaterTokensHaveNoEffect) {
   }
 }
 
-TEST(GatedDelta, FactorZeroClearsTheState) {
+TEST(GatedDelta, ZeroDecayFactorClearsState) {
   for (const int64_t tokens : {3, 50}) {
     Eval eval;
     const Shape one{1, 1, tokens, 1}, shares{1, tokens, 1, 1};

@@ -1,5 +1,5 @@
-// Results have the same bits with 1, 2 and 3 threads. Every case is large enough for a backend to wake its team: many
-// rows, or a single long row.
+// Results have the same bits with 1, 2 and 3 threads. Every case is so large that a backend uses several threads. A
+// case has many rows or one long row.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -45,7 +45,7 @@ Tensor* delta(Build b, int64_t tokens) {
 
 using Make = std::function<Tensor*(Build)>;
 
-/// An op may have several cases. Ops with one source that are not listed run with default parameters.
+/// An op may have several cases. Ops with one source that are not in this map run with default parameters.
 const std::multimap<Op, Make> kCases = {
     {Op::kGetRows,
      [](Build b) {

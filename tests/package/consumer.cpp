@@ -1,5 +1,5 @@
-// Uses the installed library like an external program. Runs one product on a meta device of two devices, which split
-// the weight. Opens models. Loads the plug-in that the argument names.
+// Uses the installed library as an external program would. Runs one matrix product on a meta device of two devices that
+// split the weight. Reads a model file. Loads and runs the plug-in whose file is the first argument.
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
@@ -17,8 +17,8 @@ namespace {
 
 using namespace shoal;
 
-/// Checks three functions for opening models: the smallest possible file is read, the error for a missing file names
-/// it, and a ratio becomes shares.
+/// Checks three functions for models. The smallest possible GGUF file is read. The error for a missing file names this
+/// file. A ratio is converted to shares.
 bool models_can_be_opened() {
   std::vector<std::byte> image(24);
   std::memcpy(image.data(), "GGUF\3", 5);

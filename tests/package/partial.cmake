@@ -1,4 +1,4 @@
-# Tests that a build can be installed if it contains only the program (as after scripts/quickstart) or everything.
+# Tests the installation of a build with only the program (like scripts/quickstart) and of a complete build.
 cmake_minimum_required(VERSION 3.22)
 file(REMOVE_RECURSE ${WORK})
 
@@ -9,7 +9,7 @@ function(run)
   endif()
 endfunction()
 
-# Builds the target, installs the build, and lists the installed files that match the pattern.
+# Builds `target`, installs the build, and stores the list of installed files that match `pattern` in `found`.
 function(installed_after target pattern found)
   run(${CMAKE_COMMAND} --build ${WORK}/build --target ${target})
   run(${CMAKE_COMMAND} --install ${WORK}/build --prefix ${WORK}/${target})

@@ -1,4 +1,5 @@
-# Configures and builds an external project against an installation of shoal, and runs its program if it has one.
+# Configures and builds an external project that uses an installation of shoal. If PROGRAM is set, runs this program of
+# the project.
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT result EQUAL 0)
@@ -10,7 +11,7 @@ set(flags "")
 if(SANITIZE)
   set(flags "-fsanitize=${SANITIZE}")
 endif()
-# Looks for dependencies where the build of shoal found them.
+# CMake searches for dependencies in the folders in which the build of shoal found them.
 if(FOUND_IN)
   set(ENV{CMAKE_PREFIX_PATH} "${FOUND_IN}:$ENV{CMAKE_PREFIX_PATH}")
 endif()

@@ -1,4 +1,4 @@
-// Division of one computer's cores among several processes.
+// Tests how the cores of one computer are divided among several processes.
 #include "processes/core_shares.h"
 
 #include <gmock/gmock.h>
@@ -16,8 +16,8 @@ using testing::IsEmpty;
 using testing::Not;
 using Shares = std::vector<std::vector<int>>;
 
-/// A machine whose NUMA node i has nodes[i] cores. The first hardware threads of all cores have the lowest numbers; the
-/// second hardware threads have the numbers after them.
+/// A machine whose NUMA node i has nodes[i] cores. The first hardware threads of all cores have the lowest numbers. The
+/// numbers of the second hardware threads follow.
 std::vector<UsableCore> machine(const std::vector<int>& nodes, int per_core) {
   const int cores = std::accumulate(nodes.begin(), nodes.end(), 0);
   std::vector<UsableCore> all;
@@ -38,9 +38,10 @@ TEST(CoreShares, HardwareThreadsOfACoreStayTogether) {
   EXPECT_EQ(divide_threads(machine({4}, 2), 4), (Shares{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
 }
 
-TEST(CoreShares, BeginAtANodeBoundaryIfOneIsClose) {
+TEST(CoreShares, BeginAtNearbyNumaNodeBoundary) {
   EXPECT_EQ(divide_threads(machine({4, 6}, 1), 2), (Shares{{0, 1, 2, 3}, {4, 5, 6, 7, 8, 9}}));
-  EXPECT_EQ(divide_threads(machine({2, 8}, 1), 2), (Shares{{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}})) << "too far";
+  EXPECT_EQ(divide_threads(machine({2, 8}, 1), 2), (Shares{{0, 1, 2, 3, 4}, {5, 6, 7, 8, 9}}))
+      << "the boundary of the NUMA nodes is too far from the middle";
   EXPECT_EQ(divide_threads(machine({4, 4}, 1), 3), (Shares{{0, 1}, {2, 3, 4}, {5, 6, 7}}));
   for (const auto& [first, second] : {std::pair{47, 48}, {48, 47}, {31, 32}}) {
     const Shares shares = divide_threads(machine({first, second}, 2), 2);
@@ -49,7 +50,7 @@ TEST(CoreShares, BeginAtANodeBoundaryIfOneIsClose) {
   }
 }
 
-TEST(CoreShares, DivideHardwareThreadsIfCoresAreTooFew) {
+TEST(CoreShares, DivideHardwareThreadsIfProcessesOutnumberCores) {
   EXPECT_EQ(divide_threads(machine({2}, 2), 3), (Shares{{0}, {2}, {1, 3}}));
   EXPECT_THAT(divide_threads(machine({2}, 2), 5), IsEmpty());
   EXPECT_THAT(divide_threads({}, 1), IsEmpty());
@@ -74,7 +75,7 @@ TEST(CoreShares, ContainEveryThreadExactlyOnce) {
   }
 }
 
-TEST(CoreShares, UsableCoresFollowTheCallersAffinity) {
+TEST(CoreShares, UsableCoresRespectThreadAffinity) {
   std::thread([] {
     const std::vector<UsableCore> all = usable_cores();
     ASSERT_FALSE(all.empty());

@@ -1,5 +1,4 @@
-// A process group whose processes are threads: messages, shared memory, and the propagation of a failure to all
-// processes.
+// Tests messages, shared memory and failures of a process group. The processes are threads here.
 #include "processes/process_group.h"
 
 #include <gmock/gmock.h>
@@ -88,7 +87,8 @@ TEST(ProcessGroup, ExchangesMessagesInOrder) {
   EXPECT_EQ(hub.left_over(), 0U);
 }
 
-// Some lengths are multiples of a piece, others are not. The transport refuses messages longer than a piece.
+// Some message lengths are multiples of the piece length, others are not. The transport refuses messages longer than a
+// piece.
 TEST(ProcessGroup, SplitsLongMessagesIntoPieces) {
   constexpr size_t kPiece = 1024;
   test::ThreadHub hub({"a", "b"}, kPiece);
@@ -122,14 +122,14 @@ TEST(ProcessGroup, SplitsLongMessagesIntoPieces) {
   EXPECT_EQ(hub.left_over(), 0U);
 }
 
-TEST(ProcessGroup, ChannelsAndPassagesHaveDistinctTags) {
+TEST(ProcessGroup, ChannelsAndPairsOfProcessesHaveDistinctTags) {
   expect_no_failure(test::in_processes({"a", "b", "c"}, [](ProcessGroup& group) {
     const int first = group.open_channel(), second = group.open_channel();
     EXPECT_EQ(second - first, ProcessGroup::kTagsOfChannel);
     const int peer = (group.own() + 1) % 3, other = (group.own() + 2) % 3;
     const int tag = group.passage_tag(peer);
     EXPECT_EQ(group.passage_tag(peer), tag + 1);
-    EXPECT_EQ(group.passage_tag(other), tag) << "counted for each pair";
+    EXPECT_EQ(group.passage_tag(other), tag) << "each pair of processes counts its own tags";
     EXPECT_GE(tag, second + ProcessGroup::kTagsOfChannel);
     std::byte value{static_cast<unsigned char>(group.own())};
     const int next = group.own() == 0 ? 1 : 0;
@@ -147,7 +147,7 @@ TEST(ProcessGroup, ProcessesOfANodeShareMemory) {
     const SharedMemory first = group.share(kSize), second = group.share(1);
     ASSERT_EQ(first.size(), kSize);
     EXPECT_TRUE(std::all_of(first.data(), first.data() + kSize, [](std::byte one) { return one == std::byte{0}; }));
-    group.gather("", "test");  // waits until all processes have checked
+    group.gather("", "test");  // waits until all processes have finished their checks
     first.data()[group.own()] = std::byte{7};
     group.gather("", "test");
     for (int process = 0; process < 4; ++process) {
@@ -165,13 +165,13 @@ TEST(ProcessGroup, FailureReachesAllProcessesWithOneMessage) {
     group.on_failure([&](const std::string& message) { told += message == "process 2 (a): out of order" ? 1 : 100; });
     if (group.own() == 2) group.fail("out of order");
     std::byte nothing{};
-    group.receive((group.own() + 1) % 4, group.open_channel(), {&nothing, 1}, "test");  // no process sends this
+    group.receive((group.own() + 1) % 4, group.open_channel(), {&nothing, 1}, "test");  // no process sends this message
   });
   for (const test::ProcessEnd& end : ends) EXPECT_EQ(end.what(), "process 2 (a): out of order");
   EXPECT_EQ(told, 4);
 }
 
-// Data that the callback uses may be destroyed once the callback is unregistered.
+// After remove_callback() returns, a caller may destroy the data that the callback uses.
 TEST(ProcessGroup, UnregisteringWaitsForTheRunningCallback) {
   test::in_processes({"a", "b"}, [](ProcessGroup& group) {
     std::atomic<bool> began{false}, ended{false};
@@ -193,7 +193,7 @@ TEST(ProcessGroup, UnregisteringWaitsForTheRunningCallback) {
   });
 }
 
-TEST(ProcessGroup, KeepsTheFirstFailure) {
+TEST(ProcessGroup, ReportsOnlyFirstFailure) {
   test::in_processes({"a", "b"}, [](ProcessGroup& group) {
     while (group.own() == 1 && !group.has_failed()) std::this_thread::sleep_for(milliseconds(1));
     for (const char* reason : {"first", "second"}) {
@@ -201,13 +201,13 @@ TEST(ProcessGroup, KeepsTheFirstFailure) {
     }
     std::string late;
     group.on_failure([&](const std::string& message) { late = message; });
-    EXPECT_EQ(late, "process 0 (a): first") << "at once";
+    EXPECT_EQ(late, "process 0 (a): first") << "a callback registered after the failure is called immediately";
     EXPECT_THROW(group.gather("", "test"), CommError);
     EXPECT_THROW(group.leave(), CommError);
   });
 }
 
-TEST(ProcessGroup, NamesTheUnansweringProcess) {
+TEST(ProcessGroup, ErrorNamesProcessThatDoesNotAnswer) {
   const auto ends = test::in_processes({"a", "b"}, [](ProcessGroup& group) {
     if (group.own() == 1) {
       while (!group.has_failed()) std::this_thread::sleep_for(milliseconds(1));
@@ -222,7 +222,7 @@ TEST(ProcessGroup, NamesTheUnansweringProcess) {
   }
 }
 
-TEST(ProcessGroup, NamesTheSilentProcess) {
+TEST(ProcessGroup, ErrorNamesDisconnectedProcess) {
   test::ThreadHub hub({"a", "b", "c"});
   const auto ends = test::in_processes(
       hub,
@@ -236,10 +236,10 @@ TEST(ProcessGroup, NamesTheSilentProcess) {
     EXPECT_THAT(ends[static_cast<size_t>(process)].what(), HasSubstr("process 1 (b) has been silent for 1.2 s"));
   }
   EXPECT_THAT(ends[1].what(), HasSubstr("has been silent for 1.2 s"))
-      << "process 1 sees silence of the other processes";
+      << "process 1 receives no messages of the other processes";
 }
 
-TEST(ProcessGroup, IdleProcessesAreNotSilent) {
+TEST(ProcessGroup, IdleProcessesAreNotReportedAsFailed) {
   expect_no_failure(test::in_processes({"a", "b"}, [](ProcessGroup& group) {
     std::this_thread::sleep_for(milliseconds(300));
     group.gather("", "test");

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""A substitute for `shoal` that computes nothing, with the flags and the JSON that scripts/bench_scaling.py uses.
-FAKE_CALLS: file to which each call's arguments are appended. FAKE_FAIL="bench CPU0,CPU1": these calls fail. FAKE_HANG:
-these calls create the file FAKE_CALLS.hangs and never end.
+"""A substitute for `shoal` that computes nothing. It has the flags and the JSON that scripts/bench_scaling.py uses.
+FAKE_CALLS: file to which the arguments of each call are appended. FAKE_FAIL="bench CPU0,CPU1": such calls fail.
+FAKE_HANG: such calls create the file FAKE_CALLS.hangs and never end.
 
-It also acts as mpirun: `bench_scaling_shoal.py -n 2 env A=B ... bench_scaling_shoal.py ARGUMENTS` starts itself with the
-variables and FAKE_PROCESSES=2, and that call has the devices of two processes.
+The program also acts as mpirun: `bench_scaling_shoal.py -n 2 env A=B ... bench_scaling_shoal.py ARGUMENTS` starts the
+program again, with the variables and FAKE_PROCESSES=2. The started program has the devices of two processes.
 
-n devices are 1, 1.8, 2.4, 2.6 times as fast as one device. Call k of a configuration runs at 1 / (1 + k / 10) of the speed.
+1 to 4 devices have 1, 1.8, 2.4 and 2.6 times the speed of one device. Call k of a configuration has this speed divided
+by 1 + k / 10.
 SHOAL_CPU_THREADS and SHOAL_CPU_SLOWDOWN set the speed of a single device."""
 
 import json
@@ -22,7 +23,7 @@ def flag(name, default=""):
 
 
 def of_each(variable, index):
-    """One number per CPU device, or one for all; 1 without numbers."""
+    """The value for one device. The variable has one number per CPU device, or one number for all; its default is 1."""
     found = [float(word) for word in (os.environ.get(variable) or "1").split(",")]
     return found[index if len(found) > 1 else 0]
 
@@ -79,7 +80,7 @@ def bench():
 
 
 def plan():
-    """Predicts several devices 10 % faster than the first call."""
+    """The predicted speed of several devices is 10 % higher than the speed of their first call."""
     names, context = devices(), int(flag("-c"))
     parts = {"weights": 8 << 20, "mapped": 0, "kv": context << 10, "compute": 1 << 19, "communication": 4096}
     found = {"memory": [{"device": name, **parts, "total": sum(parts.values())} for name in names]}

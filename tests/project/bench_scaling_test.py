@@ -1,5 +1,5 @@
-"""Tests scripts/bench_scaling.py and its parts with a program that computes nothing (bench_scaling_shoal.py) and, if
-SHOAL_PROGRAM is set, with `shoal` itself."""
+"""Tests scripts/bench_scaling.py and its modules with a program that computes nothing (bench_scaling_shoal.py). If
+SHOAL_PROGRAM is set, some tests use `shoal`."""
 
 import contextlib
 import csv
@@ -20,7 +20,7 @@ import unittest
 from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit the ignored signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs start with SIGINT ignored
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -40,8 +40,8 @@ from scaling.configurations import Configuration, ConfigurationError, Test  # no
 
 
 def write_machine(path, environment):
-    """Writes a machine file as `shoal probe` does. Measures one type of weights and copies its figures to all others,
-    because measuring each type takes minutes next to other programs."""
+    """Writes a machine file with `shoal probe`. Measures one weight type and copies its measurements to all other
+    types, because on a busy machine the measurement of all types takes minutes."""
     probe = [os.environ["SHOAL_PROGRAM"], "probe", "--quick", "--devices", "CPU0,CPU1", "--dtypes"]
     options = {"env": environment | {"SHOAL_MACHINE_FILE": str(path)}, "capture_output": True, "text": True}
     subprocess.run([*probe, "q8_0"], check=True, **options)
@@ -58,7 +58,7 @@ class ScriptTest(unittest.TestCase):
         kept = tempfile.TemporaryDirectory()
         self.addCleanup(kept.cleanup)
         self.folder = pathlib.Path(kept.name)
-        self.fake = self.folder / "shoal"  # skips the interpreter's default imports, because there are hundreds of calls
+        self.fake = self.folder / "shoal"  # -IS skips the default imports, which saves time in hundreds of calls
         self.fake.write_text(f"#!{sys.executable} -IS\n{FAKE.read_text()}")
         self.fake.chmod(0o755)
         self.calls = self.folder / "calls"
@@ -75,8 +75,8 @@ class ScriptTest(unittest.TestCase):
         return {**kept, "FAKE_CALLS": str(self.calls), **more}
 
     def run_script(self, *arguments, status=0, with_charts=False, others=0.0, **environment):
-        """Runs the script in this process, because its imports and charts take longer than its runs. `others`: CPU
-        seconds of other programs, added at each query."""
+        """Runs the script in this process, because imports take longer than the runs. `others`: CPU seconds of other
+        programs that each query adds."""
         out, err = io.StringIO(), io.StringIO()
         draw = bench_scaling.draw if with_charts else lambda *_: []
         with (
@@ -108,7 +108,7 @@ class ScriptTest(unittest.TestCase):
 
 
 class FakeTest(ScriptTest):
-    def test_figures_are_correct(self):
+    def test_results_are_correct(self):
         self.run_script("--counts", "1,2,4", "-r", "3", "--whole-machine")
         rows = self.rows()
         self.assertEqual(len(rows), 8)
@@ -116,7 +116,7 @@ class FakeTest(ScriptTest):
         expected = {"n_devices": 2, "rounds": 3, "ts": 180 / 1.1, "speedup": 1.8, "speedup_least": 1.8, "speedup_most": 1.8,
                     "ideal": 2, "efficiency": 0.9, "predicted_ts": 198, "predicted_speedup": 1.98,
                     "prediction_error": 198 / (180 / 1.1) - 1,
-                    "device_bytes": (8 << 20) + (512 << 10) + (1 << 19) + 4096}  # the largest context
+                    "device_bytes": (8 << 20) + (512 << 10) + (1 << 19) + 4096}  # memory of the largest context
         for name, value in expected.items():
             self.assertAlmostEqual(float(two[name]), value, delta=1e-4 * value, msg=name)
         whole = rows["tg128", "all cores as one device"]
@@ -127,7 +127,7 @@ class FakeTest(ScriptTest):
         busy = self.run_script("-r", "3", "-n", "64", others=10.0).stdout
         self.assertRegex(busy, r"other programs kept up to \d+\.\d of \d+ cores busy during 6 of 6 runs: measure again")
 
-    def test_ideal_of_uneven_devices_needs_each_alone(self):
+    def test_ideal_speedup_needs_runs_of_each_uneven_device(self):
         uneven = {"SHOAL_CPU_THREADS": "2,1", "SHOAL_CPU_SLOWDOWN": "1,3"}
         self.run_script("-r", "2", **uneven)
         self.assertEqual(self.rows()["tg128", "CPU0,CPU1"]["ideal"], "", "CPU1 alone is unknown")
@@ -158,7 +158,7 @@ class FakeTest(ScriptTest):
         self.run_script(*launched, FAKE_FAIL="bench CPU0,CPU1")
         self.assertEqual(self.rows()["tg128", "CPU0,CPU1"]["failure"], "CPU1 has not enough memory; use fewer layers")
 
-    def test_rounds_alternate(self):
+    def test_order_of_configurations_changes_in_each_round(self):
         self.run_script("--counts", "1,2", "-r", "3", "--whole-machine")
         lists, whole = ["CPU0", "2"], ["CPU0", "1"]
         self.assertEqual(
@@ -184,7 +184,7 @@ class FakeTest(ScriptTest):
 
     @property
     def hangs(self):
-        """A file that exists once a call named by FAKE_HANG has begun."""
+        """This file exists after a call that FAKE_HANG names has begun."""
         return pathlib.Path(f"{self.calls}.hangs")
 
     def wait_until_it_hangs(self, child):
@@ -249,7 +249,7 @@ class FakeTest(ScriptTest):
                 self.assertIn(told, done.stdout)
                 self.assertAlmostEqual(float(self.rows()["pp512", "CPU0,CPU1"]["speedup"]), 1.8, places=4)
 
-    def test_combines_lists_and_shares(self):
+    def test_combines_device_lists_modes_and_shares(self):
         self.run_script("--devices", "CPU0;CPU1;CPU0,CPU1", "-ts", "1,1;3,1", "-sm", "tensor,layer", "-r", "1")
         self.assertEqual(
             [name for test, name in self.rows() if test == "pp512"],
@@ -261,7 +261,7 @@ class FakeTest(ScriptTest):
             (["-p", "0", "-n", "0"], "nothing to measure"),
             (["--devices", "CPU0,CPU0"], "empty or listed twice"),
             (["-ts", "1,2,3"], "no list of devices fits"),
-            (["-sm", "row"], "known are"),
+            (["-sm", "row"], "known modes are"),
             (["-m", self.model], "twice"),
             (["-r", "0"], "-r: 0 is not above 0"),
             (["--counts", "0"], "--counts: 0: 0 is less than 1"),
@@ -292,7 +292,7 @@ class FakeTest(ScriptTest):
 
 
 class ResultsTest(unittest.TestCase):
-    def test_ratios_compare_within_rounds(self):
+    def test_ratios_use_rates_of_the_same_round(self):
         found = results.Findings(rates={("m", "a", "t"): {0: 100.0, 1: 80.0, 2: 90.0, 3: 50.0},
                                         ("m", "b", "t"): {0: 180.0, 1: 150.0, 2: 160.0}})
         row = results.Row("m", "t", "b", 2)
@@ -303,7 +303,7 @@ class ResultsTest(unittest.TestCase):
                                 (row.efficiency, 0.9), (row.ideal, 2), (row.ts, 160)):
             self.assertAlmostEqual(value, expected)
 
-    def test_ideal_is_sum_of_single_devices(self):
+    def test_ideal_rate_is_sum_of_single_devices(self):
         alone = {"CPU0": {0: 10.0, 1: 20.0}, "CPU1": {0: 30.0, 1: 50.0, 2: 60.0}}
         described = {"CPU0": "a", "CPU1": "b", "CPU2": "a", "GPU0": "G, part 1 of 2", "GPU1": "G, part 2 of 2"}
 
@@ -317,7 +317,7 @@ class ResultsTest(unittest.TestCase):
 
 
 class ChartTest(unittest.TestCase):
-    def test_values_are_drawn_next_to_panel(self):
+    def test_values_next_to_panel_do_not_overlap(self):
         rows = [results.Row("m", "tg8", f"CPU{i}", 1, 3, 9, 1.0 + i, 0.9 + i, 1.1 + i, 2, 0.5, 9, 1.5) for i in range(3)]
         devices = [{"device": "CPU0", "total": 60, "weights": 40, "compute": 10, "communication": 10}]
         for figure, values in ((charts.speedup(rows), ["1.00", "2.00", "3.00"]),
@@ -331,7 +331,7 @@ class ChartTest(unittest.TestCase):
                 self.assertFalse(any(box.overlaps(other) for other in boxes[:place]))
                 self.assertLessEqual(box.x1, figure.bbox.x1)
 
-    def test_no_chart_without_results(self):
+    def test_draws_no_chart_without_results(self):
         self.assertIsNone(charts.speedup([results.Row("m", "tg8", "CPU0", 1)]))
         self.assertIsNone(charts.memory({"CPU0": []}))
 
@@ -442,7 +442,7 @@ class ProgramTest(ScriptTest):
         self.assertFalse([record for record in self.records() if record.get("error")])
         plans = [one for one in self.records() if one["kind"] == "plan"]
         memory = {one["configuration"]: [device["weights"] for device in one["memory"]] for one in plans}
-        self.assertEqual(memory[f"CPU0,CPU1 @{profile}"], memory["CPU0,CPU1 1,3"])  # shares are not even
+        self.assertEqual(memory[f"CPU0,CPU1 @{profile}"], memory["CPU0,CPU1 1,3"])  # the profile has the shares 1,3
 
 
 if __name__ == "__main__":

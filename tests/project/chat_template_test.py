@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Tests that tools/chat/chat_template.py renders like jinja2, and that no text of a message becomes template text.
 
-Uses the templates of published models in build/vocabularies/templates, if they exist (scripts/reference/vocabularies.py), and
-templates written here."""
+Some tests use the templates of published models in build/vocabularies/templates, if scripts/reference/vocabularies.py
+has written them. The other tests use templates in this file."""
 import functools
 import json
 import pathlib
@@ -35,7 +35,7 @@ CALL = {"role": "assistant", "content": "", "tool_calls": [
 
 
 def conversations(content=lambda text: text):
-    """Named lists of messages with further variables. `content` makes the text of each message."""
+    """Returns named conversations: a list of messages, and more variables. `content` changes the text of messages."""
     def said(role, text, **more):
         return {"role": role, "content": content(text), **more}
     user, answer = said("user", "  What is 1 < 2 & \"so on\"?\n"), said("assistant", "Yes: \n\n  it is.  ")
@@ -69,7 +69,7 @@ def compiled(template, time):
 
 
 def plain(request):
-    """Renders with jinja2 without marks; an exception if that fails."""
+    """Returns the text that jinja2 renders without marks, or its exception."""
     try:
         template = compiled(request["template"], chat_template.time_of(request))
         return template.render(chat_template.variables_of(request, mark=lambda text: text))
@@ -106,7 +106,7 @@ class Text(unittest.TestCase):
         self.assertEqual(str.__str__(made), expected)
         if isinstance(made, chat_template.Text):
             self.assertEqual(len(made._mask), len(expected))
-            # In these tests, capital letters have the template's mark.
+            # In these tests, capital letters are marked as template text.
             for character, mark in zip(expected, made._mask):
                 self.assertEqual(mark == 1, character.isupper(), (expected, made._mask))
 
@@ -186,17 +186,17 @@ class Marks(unittest.TestCase):
 
 
 class SecondTries(unittest.TestCase):
-    """Retries for templates that require variables, or reject messages, which other templates handle."""
+    """If a template requires variables or rejects messages, the script tries again with other variables or messages."""
     def test_variables_are_added_if_required(self):
         asked = [{"role": "user", "content": "x"}]
         self.assertEqual(render("{% for tool in tools %}{{ tool }}{% endfor %}{{ messages[0].content }}", asked), [["x", False]])
         self.assertEqual(text_of(render("{{ functions + '|' + datetime }}")), "[]|2026-11-23")
-        # A template that asks for tools learns that there are none.
+        # A template that tests the variable `tools` gets None.
         self.assertEqual(text_of(render("{{ tools is none }}{{ functions is defined }}")), "TrueFalse")
-        # The first error is reported.
+        # If the second try also fails, the first error is reported.
         with self.assertRaisesRegex(TypeError, "NoneType"):
             render("{{ tools + 1 if tools is none else 1 / 0 }}")
-        # The missing value is unrelated to tools.
+        # The missing value is unrelated to tools, so its error is reported.
         with self.assertRaisesRegex(jinja2.UndefinedError, "missing"):
             render("{{ missing.x if tools is none }}")
 
@@ -213,8 +213,8 @@ class SecondTries(unittest.TestCase):
 
 
 class Parts(unittest.TestCase):
-    """Templates that show content only as a list of parts get a list; all other templates get text."""
-    def test_parts_are_given_if_text_is_not_shown(self):
+    """A template that prints content only as a list of parts gets a list. All other templates get text."""
+    def test_content_is_list_if_template_prints_no_text(self):
         messages = [{"role": "system", "content": "<s>"}, {"role": "user", "content": "hi"}, {"role": "assistant", "content": ""}]
         for template in ("{% for m in messages %}{{ m.role }}={% for p in m.content %}{{ p.text }}{% endfor %};{% endfor %}",
                          "{% for m in messages %}{{ m.role }}={% for p in m.content if p.type == 'text' %}"
@@ -227,7 +227,7 @@ class Parts(unittest.TestCase):
             self.assertEqual(render(template, messages), [["system=", True], ["<s>", False], [";user=", True], ["hi", False],
                                                           [";assistant=;", True]], template)
 
-    def test_parts_are_not_given_if_text_is_shown(self):
+    def test_content_is_text_if_template_prints_text(self):
         messages = [{"role": "user", "content": "hi"}]
         for template in ("{{ messages[0].content }}",
                          "{% if messages[0].content is string %}{{ messages[0].content }}{% else %}parts{% endif %}",
@@ -247,24 +247,24 @@ class PublishedTemplates(unittest.TestCase):
                     if isinstance(expected, Exception):
                         if isinstance(parts, Exception):
                             self.assertEqual((type(parts), str(parts)), (type(expected), str(expected)))
-                        continue  # otherwise it was rendered again
+                        continue  # otherwise the second try succeeded
                     self.assertNotIsInstance(parts, Exception, parts)
                     self.assertEqual(text_of(parts), expected)
                     rendered[path.name] += 1
-                    # Control tokens belong entirely to the template, because these messages contain none.
+                    # Each control token is entirely template text, because these messages contain no control tokens.
                     own = "".join("1" * len(text) if mark else "0" * len(text) for text, mark in parts)
                     for marker in MARKER.finditer(expected):
                         self.assertNotIn("0", own[slice(*marker.span())], marker[0])
         self.assertEqual([name for name, count in rendered.items() if count < 1], [])
 
-    def test_all_render_plain_conversations(self):
+    def test_all_templates_render_plain_conversations(self):
         names = ("one", "system", "turns", "no_system", "unicode")
         failed = {(path.name, name): parts for path in TEMPLATES for name in names
                   if isinstance(parts := tracked(request_of(path.read_text(), *conversations()[name])), Exception)}
         self.assertEqual(failed, {})
 
-    def test_text_of_messages_is_message_text(self):
-        # Private-use letters stand for user text and must never be marked.
+    def test_text_of_messages_is_never_template_text(self):
+        # Letters of the private-use area represent user text and must never become template text.
         def inject(text):
             return text + CONTROL.translate({ord(c): 0xE000 + ord(c) for c in CONTROL})
         private = re.compile("[\ue000-\uf8ff]")
@@ -278,7 +278,7 @@ class PublishedTemplates(unittest.TestCase):
                     for text, own in parts:
                         self.assertFalse(own and private.search(text), text)
 
-    def test_control_tokens_in_messages_are_text(self):
+    def test_control_tokens_in_messages_are_not_template_text(self):
         for path in TEMPLATES:
             for name, (messages, more) in conversations(lambda text: text and text + CONTROL).items():
                 request = request_of(path.read_text(), messages, more)

@@ -1,4 +1,4 @@
-"""Tests the checks of the project on small made-up trees."""
+"""Tests the check scripts of the project on small generated source trees."""
 import pathlib
 import subprocess
 import sys
@@ -47,14 +47,14 @@ class ChecksTest(unittest.TestCase):
         self.write("sched/bad.cpp", '#  include "meta/meta.h"\n')
         self.check("check_layering.py", "sched must not include meta", "meta must not include sched")
 
-    def test_rooms_have_an_order(self):
+    def test_rejects_wrong_includes_between_subfolders(self):
         self.write("meta/layout/layout.h", '#include "meta/layout/views.h"\n')
         self.write("meta/layout/views.h", '#include "meta/plan/plan.h"\n')
         self.write("meta/plan/plan.h", '#include "meta/layout/layout.h"\n')
         self.write("meta/attic/old.h", "")
-        self.check("check_layering.py", "meta has no room 'attic'", "meta/layout must not include meta/plan/plan.h")
+        self.check("check_layering.py", "meta has no subfolder 'attic'", "meta/layout must not include meta/plan/plan.h")
 
-    def test_files_of_a_folder_do_not_include_its_rooms(self):
+    def test_folder_must_not_include_its_subfolders(self):
         self.write("tuning/predict.h", "")
         self.write("tuning/choose/chooser.h", '#include "tuning/predict.h"\n')
         self.check("check_layering.py")
@@ -106,7 +106,7 @@ class ChecksTest(unittest.TestCase):
         self.write("tests/lost/lost_test.cpp", "")
         self.check("check_size.py", "tests/lost/lost_test.cpp: no shoal_tests(lost")
 
-    def test_rejects_files_in_shared_folder(self):
+    def test_rejects_test_files_in_shared_temporary_folder(self):
         self.write("tests/support/temporary.cpp", "fs::temp_directory_path()\n")
         self.write("tests/graph/bad_test.cpp", 'int x;\nauto path = testing::TempDir() + "x.json";\n')
         self.check("check_size.py", "tests/graph/bad_test.cpp:2: tests that run concurrently share this folder")

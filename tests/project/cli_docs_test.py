@@ -1,4 +1,4 @@
-"""Tests that docs/cli.md has every command, every flag and the output of examples, as the program prints them."""
+"""Tests that docs/cli.md contains every command, every flag and the output of examples as the program prints them."""
 import os
 import pathlib
 import re
@@ -47,7 +47,7 @@ class CliDocsTest(unittest.TestCase):
         self.assertEqual(make(self.page).returncode, 0)
         self.assertEqual(self.page.read_text(), self.text)
 
-    def test_simulated_figures_are_checked(self):
+    def test_simulated_rates_are_checked(self):
         example = self.text.index("    $ shoal simulate -m 70b")
         figure = re.compile(r" (\d+\.\d\d) \| +1\.00 \|").search(self.text, example)
         self.page.write_text(self.text[:figure.start(1)] + "0.01" + self.text[figure.end(1):])

@@ -1,12 +1,12 @@
-"""A substitute for shoal's `plan` and `bench`, for tests with devices of known speeds.
+"""A substitute for `shoal plan` and `shoal bench`, for tests with devices of known speeds.
 
 $FAKE_SHOAL names a JSON file: {"speeds": [1, 3], "wait": 0.05, "units": 24, "noise": 0.01, "seed": 1, "seconds": 0.1,
 "prediction": [1, 3], "memory": [9, 24], "failures": [{"share": [0, 0.2, 1], "how": "message"}], "log": "FILE"}. A
-token takes `wait` plus the longest of share / speed. Repetitions differ by the factor exp(noise), the whole run by
-exp(run_noise). "drift" d makes each run slower by d than the previous run. Each bench appends its shares to the file
-"log"; the line number is a part of the noise's seed. "memory" is the number of units that fit into each device;
-"descriptions" describe the devices. The run of number "hangs_at" does not end. A failure with "share" [device, low, high]
-occurs if the device's share is in [low, high).
+token takes `wait` plus the largest share / speed of all devices. Repetitions vary by a factor exp(noise), and runs vary
+by a factor exp(run_noise). With "drift" d, each run is slower than the previous run by the factor exp(d). Each bench
+appends its shares to the file "log". The line number is part of the seed of the noise. "memory" is the number of units
+that fit into each device, and "descriptions" describe the devices. The run with the number "hangs_at" does not end. A
+failure with "share" [device, low, high] occurs if the device's share is in [low, high).
 """
 import json
 import math

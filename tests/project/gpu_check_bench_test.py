@@ -1,11 +1,11 @@
-"""Tests the benchmarks of scripts/gpu_check: figures, ratios and kernel times. The programs are replaced by scripts."""
+"""Tests the benchmarks of scripts/gpu_check: results, ratios and kernel times. Shell scripts replace the programs."""
 import json
 import shutil
 import subprocess
 import unittest
 from unittest import mock
 
-from gpu_check_case import ROOT, Folder, context, ended, row  # first, because it sets the path of the other modules
+from gpu_check_case import ROOT, Folder, context, ended, row  # must be first, because it sets the module path
 from gpu import bench, main, models, shell, times
 from gpu.report import MISSED, OK
 
@@ -14,19 +14,20 @@ class Ratios(Folder):
     ROWS = [row(512, 0, 20000.0), row(0, 128, 300.0)]
 
     def test_counts_bytes_of_token(self):
-        # 128256 x 4096 elements at 34 bytes per 32; 64 positions x 32 layers x 2 x 1024 halves.
+        # The embedding (128256 x 4096 elements) is subtracted; 32 elements have 34 bytes. The cache is added: 64 tokens,
+        # 32 layers, keys and values, 1024 f16 elements.
         self.assertEqual(bench.bytes_per_token("q8_0", 8_532_934_656, 64), 8_532_934_656 - 558_170_112 + 8_388_608)
-        # The same with 16 layers.
+        # The f16 model has 16 layers, and an embedding with 2 bytes per element.
         self.assertEqual(bench.bytes_per_token("f16", 9_080_000_000, 64), 9_080_000_000 - 1_050_673_152 + 4_194_304)
 
-    def test_counts_arithmetic_of_prompt(self):
+    def test_counts_floating_point_operations_of_prompt(self):
         without_tables = 8_030_261_248 - 2 * 525_336_576
         expected = 2 * without_tables * 512 + 2 * 525_336_576 + 32 * 4 * 4096 * 512 * 513 // 2
         self.assertEqual(bench.flops_of_prompt("q8_0", 8_030_261_248, 512), expected)
         fewer = expected - 16 * 4 * 4096 * 512 * 513 // 2  # 16 layers instead of 32
         self.assertEqual(bench.flops_of_prompt("f16", 8_030_261_248, 512), fewer)
 
-    def test_ratios_compare_figures_with_limits(self):
+    def test_ratios_compare_measurements_with_limits(self):
         figures = {"ceilings": {"copy": 4.3e12, "bf16": 7.9e14}, "all_reduce_us": 6.5,
                    "bench-q8_0": bench.rates_of(self.ROWS),
                    "bench-q8_0-meta": bench.rates_of([row(512, 0, 19000.0), row(0, 128, 270.0)])}  # fmt: skip
@@ -90,8 +91,8 @@ class Ratios(Folder):
             models.find(one, "logits", 30)
 
 
-# A substitute for CUPTI with two overlapping launches of one kernel, a launch of another kernel, and a record of
-# another kind.
+# A substitute for CUPTI. It reports two overlapping launches of one kernel, a launch of another kernel, and a record
+# that is no kernel.
 FAKE_CUPTI = r"""
 #include <cstdint>
 #include <cstring>
@@ -149,7 +150,7 @@ class Times(Folder):
         return file
 
     def with_cupti(self, *flags):
-        """A context with a program to profile and a substitute for CUPTI."""
+        """Returns a context with a program to profile, and the path of a substitute for CUPTI."""
         one = self.built(shoal="")
         one.root = ROOT
         shutil.move(self.compiled("program", PROGRAM, "-ldl"), one.build / "bin/shoal")
@@ -163,7 +164,7 @@ class Times(Folder):
         with mock.patch.object(times, "library_in_packages", return_value=cupti):
             result = step.work(one, 60)
         self.assertEqual(result.data["kernels"], [
-            {"kernel": "vec<f32>", "launches": 2 / 32, "us": 3 / 32, "us_each": 1.5},  # the second launch waits for 1 us
+            {"kernel": "vec<f32>", "launches": 2 / 32, "us": 3 / 32, "us_each": 1.5},  # the second waits 1 us
             {"kernel": "rope", "launches": 1 / 32, "us": 0.5 / 32, "us_each": 0.5}])  # fmt: skip
         self.assertEqual(result.data["busy_us"], 3.5 / 32)
         self.assertIn("0.06 x      1.50 us  vec<f32>", one.log("times-token").read_text())

@@ -1,4 +1,4 @@
-"""Helpers for the tests of scripts/gpu_check: output of GoogleTest, programs that are shell scripts, a temporary folder.
+"""Helpers for the tests of scripts/gpu_check: output of GoogleTest, shell scripts as programs, a temporary folder.
 """
 import os
 import pathlib
@@ -78,10 +78,10 @@ class Folder(unittest.TestCase):
 
 
 class Carried(Folder):
-    """Programs that were copied from the machine that built them."""
+    """A test with programs that another machine has built."""
 
     def packed(self, commit="abc123"):
-        """A context like on the other machine, and the packed files."""
+        """Packs the programs of a build, and returns the folder with the archive."""
         self.root = self.folder / "tree"
         (self.root / "data/models").mkdir(parents=True)
         made = self.context(self.root, commit)

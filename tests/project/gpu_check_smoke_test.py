@@ -1,4 +1,4 @@
-"""Tests the first output and the logits of scripts/gpu_check. The programs are replaced by scripts."""
+"""Tests the steps smoke and logits of scripts/gpu_check. Shell scripts replace the programs."""
 import contextlib
 import io
 import json
@@ -6,7 +6,7 @@ import os
 import unittest
 from unittest import mock
 
-from gpu_check_case import ROOT, Folder  # first, because it sets the path of the other modules
+from gpu_check_case import ROOT, Folder  # must be first, because it sets the module path
 from gpu import logits, main, models, shell, smoke
 from gpu.context import ONE, TWO
 from gpu.report import FAILED, OK
@@ -31,7 +31,7 @@ class Smoke(Folder):
         for length, ids in smoke.prompts(ROOT).items():
             self.assertEqual((len(ids), ids[0]), (length, 1))
 
-    def test_runs_get_the_environment(self):
+    def test_runs_get_environment_variables(self):
         said = 'echo "off=$SHOAL_CUDA_OFF $SHOAL_COMM_TIMEOUT $SHOAL_CUDA_DEVICES_PER_GPU $CUDA_MODULE_LOADING"\n'
         one = self.context(said + RIGHT)
         smoke.same_tokens(one, 60, TWO, "smoke-two")
@@ -57,11 +57,11 @@ class Smoke(Folder):
             result = smoke.same_tokens(one, 60, ONE, "smoke")
             self.assertEqual(result.result, expected, result.detail)
             self.assertIn(f"differs from token 1, {gap:.4f} apart", result.detail)
-            # The logits are requested after the prompt and the tokens before the tie.
+            # The prompt of this run also contains the tokens before the tie.
             asked = next(line for line in one.log("smoke").read_text().splitlines() if "--top-logits" in line)
             self.assertRegex(asked, r"--devices CPU0 .*--prompt-tokens [\d,]+,1 --temp")
 
-    def test_runs_without_time_are_not_started(self):
+    def test_runs_are_not_started_without_remaining_time(self):
         one = self.context(CPU + WRONG)
         result = smoke.same_tokens(one, smoke.RUN_SECONDS - 1, ONE, "smoke")
         self.assertEqual((result.result, result.detail), (FAILED, "0 of 0 runs are wrong; no time for 6 of 6 runs"))
@@ -101,7 +101,7 @@ class Logits(Folder):
         self.assertEqual((result.result, one.doubts), (OK, {}))
         self.assertEqual(result.detail, "40 tokens: NMSE 1.0e-04, 300 tokens: NMSE 1.0e-04")
 
-    def test_mismatch_fails_and_is_noted_with_benchmarks(self):
+    def test_wrong_logits_fail_and_add_note_to_benchmarks(self):
         for found in ("[[1, 3.0], [2, -4.5]]", "[[1, 3.0]]", "[[1, 3.0], [2, null]]"):
             one, result = self.compared(found)
             self.assertEqual(result.result, FAILED)
@@ -111,7 +111,7 @@ class Logits(Folder):
             self.assertIn("logits", made[name].doubts, name)
         self.assertIn("logits-q8_0", made["bench-q8_0"].doubts)
 
-    def test_failed_program_leaves_note(self):
+    def test_failed_program_adds_note_to_benchmarks(self):
         one = self.built(shoal='case "$*" in *CPU0*) echo "{\\"top_logits\\": []}";; *) echo broken; exit 3;; esac\n')
         one.models.mkdir()
         models.path_of(one, "logits").touch()

@@ -27,8 +27,8 @@ class Shell(Folder):
         self.assertTrue(outcome.timed_out)
         self.assertIn("time limit", outcome.ending())
         state = pathlib.Path(f"/proc/{int(outcome.output)}/stat")
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # exited
-            while state.read_text().rsplit(")", 1)[1].split()[0] not in "ZX":  # or a zombie; CTest kills what stays alive
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the child has exited
+            while state.read_text().rsplit(")", 1)[1].split()[0] not in "ZX":  # or is a zombie; CTest limits this wait
                 time.sleep(0.02)
 
 
@@ -52,7 +52,7 @@ class GoogleTest(unittest.TestCase):
 
 class Steps(Folder):
     def run_steps(self, made, seconds=100.0):
-        """Runs steps with a simulated clock; each step says how long it takes."""
+        """Runs steps with a simulated clock, which each step advances by its own duration."""
         self.time = 0.0
         report = Report(self.folder / "out", {"commit": "abc"}, out=lambda line: None)
         steps.run_all(made, context(self.folder), steps.Clock(seconds, now=lambda: self.time), report)
@@ -84,7 +84,7 @@ class Steps(Folder):
         self.assertEqual([one.result for one in report.results], [FAILED] * 4 + [OK])
         self.assertEqual(report.results[0].detail, "IndexError: no row")
 
-    def test_results_name_doubts_and_disabled_features(self):
+    def test_results_mention_doubts_and_disabled_features(self):
         one = context(self.folder)
         made = steps.Step("bench", lambda *_: None, 5, doubts=("smoke", "logits"))
         one.doubts.update(smoke="the output was wrong (step smoke)", streams="note that the step streams failed")
@@ -96,7 +96,7 @@ class Steps(Folder):
         self.assertEqual([name for name in every if "streams" in every[name].doubts],
                          ["kernels-first", "bench-q4_k_m-meta", "bench-comm", "kernels", "collectives", "reference",
                           "meta"])  # fmt: skip
-        self.assertGreaterEqual(every["streams"].limit, 3 * 6.75 + 3 + 15)  # kernels that all wait in vain, and loading
+        self.assertGreaterEqual(every["streams"].limit, 3 * 6.75 + 3 + 15)  # time if all kernels time out, plus loading
 
     def test_steps_are_chosen_by_name(self):
         made = [self.step(name) for name in ("build", "bench-a", "bench-b", "benchmark")]
@@ -105,7 +105,7 @@ class Steps(Folder):
         with self.assertRaisesRegex(shell.CheckError, "there is no step 'test'; known: build, bench-a"):
             steps.choose(made, "test")
 
-    def test_chosen_steps_include_their_needs(self):
+    def test_chosen_steps_include_required_steps(self):
         chosen = [one.name for one in steps.choose(main.all_steps(False), "smoke,bench")]
         self.assertEqual(chosen[:4], ["environment", "models", "smoke", "smoke-two"])
         self.assertEqual((chosen[4], chosen[-1]), ("models-rest", "bench-f16"))
@@ -119,7 +119,7 @@ class Steps(Folder):
                  "devices", "sched", "sanitizer-races"]  # fmt: skip
         self.assertEqual([name for name in names if name in order], order)
         first = sum(one.limit for one in main.all_steps(False)[: names.index("models-rest")] if one.name != "build")
-        self.assertLess(first, 560)  # with packed programs, hanging steps still leave time for the logits
+        self.assertLess(first, 560)  # with packed programs, time for logits remains even if steps hang
         self.assertLess({one.name for one in main.all_steps(True)}, set(names))
 
 
@@ -166,7 +166,7 @@ class Suites(Folder):
     def test_reports_streams_that_do_not_overlap(self):
         output = "at once: launches 2 of 2\nat once: launches 3 of 3\nat once: graphs 1 of 2\n"
         one = self.built(test_cuda_streams=f"cat <<'X'\n{output}{FAILING}X\nexit 1\n")
-        one.plugin.unlink()  # not needed
+        one.plugin.unlink()  # this step needs no plug-in
         result = tests.run_streams(one, 20)
         self.assertEqual(result.result, FAILED)
         self.assertIn("streams", one.doubts)
@@ -189,7 +189,7 @@ exit 1
         self.assertEqual(result.data["alone"], {"Ops.Run/mul": "exit status 1", "Ops.Run/rope": "passed"})
         self.assertTrue(result.detail.endswith("each alone: 1 passed, not Ops.Run/mul"), result.detail)
 
-    def test_wall_clock_failures_count_as_noise(self):
+    def test_failures_of_timing_tests_count_as_noise(self):
         noise = "P2pFailure.EndsLaterWorkAtOnce"
         for names, expected in (([noise], OK), ([noise, "P2pFailure.Other"], FAILED)):
             lines = "".join(f"[ RUN      ] {name}\n[  FAILED  ] {name} (9 ms)\n" for name in names)

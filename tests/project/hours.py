@@ -1,4 +1,4 @@
-"""Tests time limits without waiting for them, on machines of any speed."""
+"""Lets tests of time limits run without long waits, on machines of any speed."""
 
 import contextlib
 import pathlib
@@ -13,8 +13,8 @@ from measuring import program  # noqa: E402
 
 @contextlib.contextmanager
 def hours_pass_while(file: pathlib.Path):
-    """A clock for measuring.program that advances by an hour at each query while the file exists, until the program
-    that created the file has been killed."""
+    """Gives measuring.program another clock: while the file exists, each query advances this clock by an hour. The file
+    is removed when the program that created the file has been killed."""
     passed, end = 0, program._end
 
     def monotonic() -> float:

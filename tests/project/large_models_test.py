@@ -1,5 +1,5 @@
-"""Plans, predicts and simulates very large models on described machines, with files without weights. Answers must
-be fast and plausible. Needs the packages of scripts/requirements.txt and SHOAL_PROGRAM."""
+"""Tests plans, predictions and simulations of very large models on described machines. The model files have no weights.
+Answers must be fast and plausible. Needs the packages of scripts/requirements.txt and SHOAL_PROGRAM."""
 
 import json
 import os
@@ -14,11 +14,11 @@ import unittest
 from make_model_test import PYTHON, SCRIPT
 
 PROGRAM = os.environ.get("SHOAL_PROGRAM")
-STEPS = 120_000_000  # CPU time limit of an answer, as a number of Python steps
-PATIENCE = float(os.environ.get("SHOAL_TEST_PATIENCE", "3"))  # factor of the limit for slow builds of the program
+STEPS = 120_000_000  # CPU time limit of an answer, in steps of a Python loop
+PATIENCE = float(os.environ.get("SHOAL_TEST_PATIENCE", "3"))  # factor on the limit, for slow builds of the program
 
 GPUS, WITH_HOST = "H200x8-nvlink", "RTX4090x4+EPYC9654-pcie"
-# Presets, types, whether they fit on 4 x 24 GB, and the approximate size of the file in GB.
+# Flags of make_model.py, whether the model fits on 4 GPUs of 24 GB, and the approximate size of the file in GB.
 MODELS = {
     "gpt-oss-120b": (("--preset", "gpt-oss-120b", "--type", "q8_0", "--tensor-type", "_exps=mxfp4"), True, 63),
     "qwen3-235b": (("--preset", "qwen3-235b-a22b", "--type", "q4_k_m"), False, 142),
@@ -29,14 +29,14 @@ MODELS = {
 
 
 def seconds_of_steps():
-    """CPU seconds: 10 on a machine on which an answer takes 1 to 4, in proportion to its speed."""
+    """CPU seconds of STEPS steps on this machine: 10 s on a machine on which an answer takes 1 to 4 s."""
     start = time.process_time()
     sum(i * i for i in range(STEPS // 100))
     return (time.process_time() - start) * 100
 
 
 def seconds_of_children():
-    """CPU seconds of child processes, independent of other programs."""
+    """CPU seconds of all ended child processes. Other programs do not change this time."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -44,7 +44,7 @@ def seconds_of_children():
 class LargeModelsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        # In the build folder, because file systems in memory may not support sparse files of this size.
+        # The files are in the build folder, because some file systems in memory do not support such large sparse files.
         cls.folder = tempfile.TemporaryDirectory(dir=pathlib.Path(PROGRAM).parent, prefix="large_models.")
         cls.files = {}
         cls.most = seconds_of_steps()
@@ -58,7 +58,7 @@ class LargeModelsTest(unittest.TestCase):
         cls.folder.cleanup()
 
     def ask(self, command, name, machine, *arguments):
-        """(answer, lines of stderr)"""
+        """Returns the JSON answer and the lines of stderr."""
         start = seconds_of_children()
         output = "-o" if command == "simulate" else "--output"
         done = subprocess.run(
@@ -76,8 +76,8 @@ class LargeModelsTest(unittest.TestCase):
             self.assertAlmostEqual(stat.st_size / 1e9, gigabytes, delta=1, msg=name)
             self.assertLess(stat.st_blocks * 512, 16e6, name)
 
-    def test_plans_fit(self):
-        """Plans like `shoal run`: if the devices lack memory, a part of the model is on the host."""
+    def test_every_plan_fits(self):
+        """With --fit, if the devices have too little memory, the plan puts experts on the host, like `shoal run`."""
         for name, (_, fits, _) in MODELS.items():
             for machine in (GPUS, WITH_HOST):
                 with self.subTest(model=name, machine=machine):
@@ -92,7 +92,7 @@ class LargeModelsTest(unittest.TestCase):
                     devices = {use["device"] for use in plan["memory"]}
                     self.assertEqual("EPYC9654" in devices, bool(told))
 
-    def test_suggested_flags_do_the_same(self):
+    def test_suggested_flags_give_the_same_plan(self):
         plan, errors = self.ask("plan", "qwen3-235b", WITH_HOST, "-c", "8192", "--fit", "on")
         told = next(line for line in errors if "as with " in line)
         flags = told.split("as with ")[1].split(":")[0].split()
@@ -115,7 +115,7 @@ class LargeModelsTest(unittest.TestCase):
                         self.assertEqual(best["host"], "")
                     else:
                         self.assertIn("-ncmoe", best["host"])
-                        # The table also contains layers on the host, which are slower.
+                        # The table also contains candidates with layers on the host, which are slower.
                         layers = [one for one in answer["candidates"] if one["host"].startswith("-ngl") and one["fits"]]
                         self.assertTrue(layers)
                         for one in layers:
@@ -123,7 +123,7 @@ class LargeModelsTest(unittest.TestCase):
         for name in MODELS:
             self.assertGreater(rates[name, GPUS], rates[name, WITH_HOST], name)
 
-    def test_reports_missing_host(self):
+    def test_recommends_nothing_without_a_host(self):
         answer, _ = self.ask("plan", "deepseek-v3-q4_k_m", "RTX4090x4-pcie", "--recommend", "-c", "8192")
         self.assertIsNone(answer["recommended"])
         self.assertIn("nothing fits", answer["reason"])

@@ -1,5 +1,5 @@
-"""Tests scripts/make_model.py: types, sizes and errors. Needs the packages of scripts/requirements.txt, in this Python or in
-build/venv; otherwise it is skipped."""
+"""Tests scripts/make_model.py: types, sizes and errors. The test is skipped if neither this Python nor build/venv
+has the packages of scripts/requirements.txt."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def make(*arguments):
 
 
 def planned(*arguments):
-    """(tensor -> (sizes, type, bytes), last line) of a dry run."""
+    """Returns (sizes, type, bytes) of each tensor in a dry run, and the last line of output."""
     done = make("--dry-run", *arguments)
     if done.returncode != 0:
         raise AssertionError(done.stderr)
@@ -42,14 +42,13 @@ def planned(*arguments):
 
 
 def types(tensors, part):
-    """Types of a matrix, by layer."""
+    """The type of one matrix in each layer."""
     return [kind for name, (_, kind, _) in tensors.items() if name.endswith(f".{part}.weight")]
 
 
 class MakeModelTest(unittest.TestCase):
-    def test_mixtures_have_the_sizes_of_the_published_files(self):
-        # Sizes of published Llama 3 8B files, minus the 7.8 MB of metadata and vocabulary at the beginning of each
-        # file.
+    def test_mixed_types_have_sizes_of_published_files(self):
+        # The published Llama 3 8B files begin with 7.8 MB of metadata and vocabulary, which a dry run does not count.
         begin = 7_841_000
         for kind, published in (
             ("q3_k", 3_664_499_936),
@@ -80,7 +79,7 @@ class MakeModelTest(unittest.TestCase):
         self.assertEqual(types(tensors, "ffn_down"), ["q5_k"] + ["q4_k"] * 15)
         self.assertEqual(types(tensors, "ffn_up"), ["q3_k"] * 16)
 
-    def test_70b_values_get_more_bits(self):
+    def test_value_matrices_of_70b_get_more_bits(self):
         self.assertEqual(set(types(planned("--preset", "70b", "--type", "q4_k_m")[0], "attn_v")), {"q5_k", "q6_k"})
 
     def test_overrides_types_of_single_tensors(self):
@@ -150,7 +149,7 @@ class MakeModelTest(unittest.TestCase):
                 self.assertEqual(len(tokens[0]), 4)
                 self.assertEqual(tokens[0], tokens[1])
 
-    def test_weights_have_deviation_of_new_model(self):
+    def test_weights_have_standard_deviation_of_untrained_model(self):
         code = (
             "import gguf, sys; from gguf.quants import dequantize;"
             "[print(t.tensor_type.name.lower(), dequantize(t.data, t.tensor_type).std() * t.shape[0] ** 0.5)"
@@ -183,8 +182,7 @@ class MakeModelTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "70b.gguf"
             self.assertEqual(make(file, "--sparse", "--preset", "70b", "--type", "q4_k_m").stderr, "")
-            # The published file of Llama 3.1 70B has 42,520,395,552 bytes. It has another vocabulary and other
-            # metadata.
+            # The published file of Llama 3.1 70B has 42,520,395,552 bytes. Only the vocabulary and metadata differ.
             self.assertAlmostEqual(file.stat().st_size, 42_520_395_552, delta=20_000_000)
             self.assertLess(file.stat().st_blocks * 512, 20_000_000)
             if PROGRAM:
@@ -232,7 +230,7 @@ class MakeModelTest(unittest.TestCase):
             (["--head-dim", "0"], "--head-dim must be positive"),
             (["--typ", "q8_0"], "unrecognized arguments: --typ; did you mean --type?"),
             (["--head-dim", "15"], "rope needs an even number"),
-            (["--heads", "3", "--kv-heads", "3"], "heads 3 must divide embd 256 unless --head-dim is given"),
+            (["--heads", "3", "--kv-heads", "3"], "embd 256 must be a multiple of heads 3 unless --head-dim is given"),
         ):
             with self.subTest(arguments):
                 done = make("--dry-run", *arguments)

@@ -1,4 +1,4 @@
-"""Tests scripts/measuring: running the program, journals, tables and charts."""
+"""Tests scripts/measuring: runs of the program, journals, tables and charts."""
 import contextlib
 import fcntl
 import importlib.util
@@ -18,7 +18,7 @@ import unittest
 import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit the ignored signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs start with SIGINT ignored
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -75,7 +75,7 @@ class ProcessorsTest(InFolder):
         with unittest.mock.patch.object(os, "sched_getaffinity", return_value=set(range(8))):
             return interference.usable_processors(str(self.folder / "own"), str(self.folder / "two"))
 
-    def test_smallest_quota_counts_rounded_up(self):
+    def test_smallest_quota_is_rounded_up(self):
         group = "0::/outer/inner"
         self.assertEqual(self.usable(group), 8)
         for path, words, found in (("outer/inner", "max 100000", 8), ("outer/inner", "450000 100000", 5),
@@ -85,7 +85,7 @@ class ProcessorsTest(InFolder):
         self.write("two/cpu.max", "1600000 100000")
         self.assertEqual(self.usable("0::/"), 8)
 
-    def test_without_control_groups_affinity_counts(self):
+    def test_affinity_limits_processors_without_control_groups(self):
         none = str(self.folder / "none")
         self.assertEqual(interference.usable_processors(none, none), len(os.sched_getaffinity(0)))
 
@@ -109,7 +109,7 @@ class OthersTest(InFolder):
         self.assertRegex(others.line(), r"^other programs kept up to \d\.\d of \d+ cores busy during 1 of 1 runs: measure ")
 
     def test_own_children_and_idle_machine_do_not_count(self):
-        for used, found in ((0.1, 0), (0.9, 0.9)):  # CPU seconds of others per second
+        for used, found in ((0.1, 0), (0.9, 0.9)):  # CPU seconds of other programs per second, reported cores
             others = interference.Others()
             clock, seconds = iter((100.0, 101.0)), iter((7.0, 7.0 + used))
             with (unittest.mock.patch.object(interference.time, "monotonic", lambda: next(clock)),
@@ -217,8 +217,8 @@ class ProgramTest(InFolder):
                 self.assertEqual(parent.wait(), code)
                 wait_for(lambda: not alive(int(pid.read_text())))
 
-    def test_dropped_signal_stops_run(self):
-        """An exception that a signal handler raises in a fork callback is lost."""
+    def test_signal_during_fork_stops_run(self):
+        """Python drops an exception that a signal handler raises in a fork callback. The run must still stop."""
         path = self.program("time.sleep(1e6)")
         script = ("import os, signal, sys\nfrom measuring.program import Shoal, Stopped, signals_stop\n"
                   "os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))\n"
@@ -327,21 +327,21 @@ class JournalTest(InFolder):
 class TextTest(unittest.TestCase):
     COLUMNS, ROWS = ["<split", "t/s"], [["18,6", "9.5"], ["3,1", "101.25"]]
 
-    def test_tables_without_a_terminal(self):
+    def test_table_without_terminal_is_plain_text(self):
         stream = io.StringIO()
         text.print_table(self.COLUMNS, self.ROWS, stream, best=1)
         self.assertEqual(stream.getvalue(), "split     t/s\n18,6      9.5\n3,1    101.25\n")
         self.assertEqual(text.markdown_table(self.COLUMNS, self.ROWS),
                          "| split | t/s |\n| --- | --: |\n| 18,6 | 9.5 |\n| 3,1 | 101.25 |")
 
-    def test_progress_without_a_terminal(self):
+    def test_progress_without_terminal_prints_only_messages(self):
         stream = io.StringIO()
         with text.progress(3, stream) as progress:
             progress.show(1, "one")
             progress.say("[bold] is no markup")
         self.assertEqual(stream.getvalue(), "[bold] is no markup\n")
 
-    def test_table_on_terminal(self):
+    def test_table_on_terminal_is_not_truncated(self):
         """Cells are not truncated on a narrow terminal."""
         master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 8, 0, 0))
@@ -351,7 +351,7 @@ class TextTest(unittest.TestCase):
                 progress.show(2, "[two]")
                 progress.say("[bold] is no markup")
         seen = b""
-        with contextlib.suppress(OSError), os.fdopen(master, "rb", buffering=0) as reader:  # an error marks the end
+        with contextlib.suppress(OSError), os.fdopen(master, "rb", buffering=0) as reader:  # a read error marks the end
             while piece := reader.read(4096):
                 seen += piece
         seen = seen.decode()

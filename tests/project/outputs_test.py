@@ -1,5 +1,5 @@
-"""Tests that no output of a script replaces an input or, without --force, a file of another kind. The flags are taken from
-the help, so that new flags are also tested."""
+"""Tests that a script never replaces its inputs. Without --force, a script also keeps files that are not its own
+outputs. The flags are read from the help, so new flags are also tested."""
 import os
 import pathlib
 import re
@@ -28,7 +28,7 @@ def run(script, *arguments, cwd=None):
 
 
 def file_flags(script):
-    """Flags with the metavar FILE or the path of a file, from the help."""
+    """The flags with the metavar FILE in the help of a script."""
     return re.findall(r"(--[a-z-]+) FILE\b", run(script, "--help").stdout)
 
 
@@ -49,12 +49,12 @@ class OutputsTest(unittest.TestCase):
         self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
         self.assertEqual(path.read_bytes(), data)
 
-    def test_replaces_empty_files_and_own_kind(self):
+    def test_replaces_empty_files_and_own_outputs(self):
         for data in (b"", b' {"key": 1}'):
             files.check_replaced(self.precious(data=data), "profile", KIND)
         files.check_replaced(self.folder / "none", "profile", KIND)
 
-    def test_keeps_inputs_and_other_kinds(self):
+    def test_keeps_inputs_and_files_of_other_programs(self):
         for data in (b"GGUF", b"{}", b"\n"):
             path = self.precious(data=data)
             with self.assertRaisesRegex(files.Refused, "is not a profile of this script, and would be lost; name another"):
@@ -65,10 +65,10 @@ class OutputsTest(unittest.TestCase):
         symbolic.symlink_to(own)
         os.link(own, hard)
         for path in (own, symbolic, hard):
-            with self.assertRaisesRegex(files.Refused, "this command reads it; name another file for the profile"):
+            with self.assertRaisesRegex(files.Refused, "is read by this command; name another file for the profile"):
                 files.check_replaced(path, "profile", KIND, [MODEL, own], force=True)
 
-    def test_recognises_charts(self):
+    def test_recognises_own_charts(self):
         path = self.folder / "chart.svg"
         figure, _ = charts.figure("title", "x", "y")
         charts.save(figure, path)
@@ -77,7 +77,7 @@ class OutputsTest(unittest.TestCase):
         for path in [*ROOT.glob("docs/tuning/*.svg"), *ROOT.glob("docs/scaling/*.svg")]:
             self.assertTrue(charts.KIND.fits(path.read_bytes()), path)
 
-    def test_tune_split_keeps_every_other_file(self):
+    def test_tune_split_keeps_files_of_other_programs(self):
         flags = file_flags("tune_split.py")
         self.assertGreaterEqual(set(flags), {"--model", "--profile", "--journal", "--chart"})
         for flag in flags:
@@ -94,7 +94,7 @@ class OutputsTest(unittest.TestCase):
         path = self.precious("model.svg")
         for flag in ("-o", "--journal", "--chart"):
             result = run(*TUNE, "-m", path, flag, path, *["--force"] * (flag != "--journal"), cwd=self.folder)
-            self.expect_refused(result, path, b"GGUF precious", "this command reads it; name another file for the ")
+            self.expect_refused(result, path, b"GGUF precious", "is read by this command; name another file for the ")
 
     def test_bench_scaling_replaces_only_its_own_files(self):
         chart = "speedup-tiny-kjv-5m-q8_0.svg"
@@ -111,19 +111,19 @@ class OutputsTest(unittest.TestCase):
         path = self.precious("rows.json", b'{"rows": "of another program"}')
         accuracy = [*ACCURACY, "-m", MODEL, "--json", path]
         self.expect_refused(run(*accuracy), path, b'{"rows": "of another program"}')
-        self.assertIn("/bin/false", run(*accuracy, "--force").stderr, "it goes on to measure")
+        self.assertIn("/bin/false", run(*accuracy, "--force").stderr, "the script starts to measure")
         path.write_bytes(b'{"mean_errors": {}, "rows": []}')
-        self.assertIn("/bin/false", run(*accuracy).stderr, "it is its own")
+        self.assertIn("/bin/false", run(*accuracy).stderr, "this file is an output of the script")
         model = self.precious("model.gguf")
         result = run(*ACCURACY, "-m", model, "--json", model, "--force")
-        self.expect_refused(result, model, b"GGUF precious", "this command reads it; name another file for the table")
+        self.expect_refused(result, model, b"GGUF precious", "is read by this command; name another file for the table")
 
     def test_make_model_replaces_only_its_own_files(self):
         path = self.precious("model.gguf")
         made = ["make_model.py", "--layers", "1", "--sparse", path]
         self.expect_refused(run(*made), path, b"GGUF precious")
         self.assertEqual(run(*made, "--force").returncode, 0)
-        self.assertEqual(run(*made).returncode, 0, "it is its own now")
+        self.assertEqual(run(*made).returncode, 0, "this file is an output of the script")
         model = self.precious("other.gguf", MODEL.read_bytes())
         self.expect_refused(run(*made[:-1], model), model, MODEL.read_bytes())
 

@@ -1,5 +1,5 @@
-"""Tests benchmarks/peers: its measurements, their order, and its errors. Engines are shell scripts and, if SHOAL_PROGRAM is
-set, `shoal` itself. The package of llama.cpp is used only if SHOAL_PEERS_VENV is set."""
+"""Tests benchmarks/peers: measurements, order of runs, and errors. The engines are shell scripts. If SHOAL_PROGRAM is
+set, some tests use `shoal`. If SHOAL_PEERS_VENV is set, one test uses the package of llama.cpp."""
 
 import contextlib
 import csv
@@ -17,7 +17,7 @@ import unittest
 from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit the ignored signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs start with SIGINT ignored
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "benchmarks/peers"))
 
@@ -37,7 +37,7 @@ def string(text):
 
 
 def gguf(tensors, metadata=(), alignment=32):
-    """A file of tensors (name, bytes) with metadata (key, type, packed value)."""
+    """Returns a GGUF file. A tensor is (name, bytes), and an entry of metadata is (key, type, packed value)."""
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
     head += b"".join(string(key) + struct.pack("<I", kind) + value for key, kind, value in metadata)
     at = 0
@@ -66,7 +66,7 @@ class Folder(unittest.TestCase):
         return path
 
     def engine(self, name, prompt, generate, before=""):
-        """An engine that records its calls. Its rates are shell arithmetic with $n, the number of its earlier calls."""
+        """An engine that records its calls. In the shell expressions for its rates, $n is the number of past calls."""
         text = f"""\
 echo "{name} $*" >> {self.calls}
 n=$(($(grep -c "^{name} " {self.calls}) - 1))
@@ -80,7 +80,7 @@ echo '[{{"n_prompt": 512, "n_gen": 0, "n_depth": 0, "n_threads": 2, "build_commi
         return [line.split()[0] for line in self.calls.read_text().splitlines()]
 
     def compare(self, *arguments, status=0, models=True):
-        """(stdout, stderr) of the script with the folder's substitute for shoal."""
+        """Returns stdout and stderr of the script, which measures the `shoal` of the test folder."""
         words = ["compare.py", "--shoal", str(self.folder / "shoal"), "--no-llama-cpp", *map(str, arguments)]
         words += ["-m", str(self.model)] if models else []
         out, err = io.StringIO(), io.StringIO()
@@ -107,7 +107,7 @@ class Rounds(Folder):
         self.engine("shoal", "100 + 20 * n", "10")
         self.peer = self.engine("peer", "50", "20 - 4 * n")
 
-    def test_engines_begin_rounds_in_turn(self):
+    def test_each_round_begins_with_another_engine(self):
         third = self.engine("third", "1", "1")
         self.compare("-r", "4", "--llama-bench", f"peer={self.peer}", "--llama-bench", f"third={third}")
         self.assertEqual(
@@ -122,7 +122,7 @@ class Rounds(Folder):
         self.assertEqual(first, f"shoal bench {flags}")
         self.assertEqual(second, f"peer {flags} -rtr 1 -fa on")
 
-    def test_engine_may_have_its_own_threads(self):
+    def test_engine_may_have_its_own_number_of_threads(self):
         self.compare("-r", "1", "-t", "2", "--shoal-bench", f"two={self.folder}/shoal,--devices CPU0,CPU1 -t 1")
         self.assertTrue(self.calls.read_text().splitlines()[1].endswith("-o json --devices CPU0,CPU1 -t 1"))
         self.assertEqual(self.calls.read_text().splitlines()[1].count("-t "), 1)
@@ -173,7 +173,7 @@ class Rounds(Folder):
         self.assertEqual(json.loads(out)["bandwidth_gbs"], {"model": [0.05, 0.05]})
         self.assertAlmostEqual(json.loads(out)["results"][1]["bandwidth_share_median"], 10 * (1 << 20) / 5e7, places=5)
 
-    def test_messages_among_rows_are_skipped(self):
+    def test_messages_between_rows_are_skipped(self):
         text = """\
 printf '[\\n==== Repacked {97} tensors\\n  {"n_prompt": 512, "n_gen": 0, "avg_ts": 50.5, "samples_ts": [ 50.5 ]\\n  }'
 printf ',\\nloaded\\n  {"n_prompt": 0, "n_gen": 128, "cuda_params": {}, "avg_ts": 4}\\n]\\n'"""
@@ -209,7 +209,7 @@ class Failures(Folder):
             r"^compare: peer on model.gguf: exited with status 3: out of luck \(command: .*/peer -m ",
         )
 
-    def test_signal_is_named(self):
+    def test_error_names_the_signal(self):
         peer = self.program("peer", "kill -SEGV $$")
         self.assertIn(
             "peer on model.gguf: was ended by SIGSEGV: no output", self.fails("--llama-bench", f"peer={peer}")
@@ -294,10 +294,10 @@ class Failures(Folder):
 
 
 class Environment(Folder):
-    """Setting up the environment, with Pythons that are shell scripts."""
+    """Tests the installation of the llama.cpp package. Shell scripts replace Python."""
 
     def python(self, about='echo \'{"build_version": "package 1"}\'', pip="true"):
-        """A Python whose `-m venv` makes a copy of it."""
+        """A substitute for Python. Its `-m venv` makes a copy of the substitute."""
         text = f"""\
 echo "$CMAKE_ARGS|$*" >> {self.calls}
 case "$*" in
@@ -328,8 +328,8 @@ esac"""
     def test_reports_failed_installation(self):
         with self.assertRaisesRegex(
             CompareError,
-            "^installing llama-cpp-python failed: ERROR: no compiler; it needs a C\\+\\+ "
-            "compiler and the network; full output: .*/venv/setup.log$",
+            "^installing llama-cpp-python failed: ERROR: no compiler; the installation "
+            "needs a C\\+\\+ compiler and the network; full output: .*/venv/setup.log$",
         ):
             self.engine_of(pip="echo ERROR: no compiler; echo bye >&2; exit 1")
 
@@ -382,12 +382,12 @@ class Bytes(Folder):
                 gguf_bytes.read_weights(str(self.write("cut.gguf", whole[:size])))
 
     def test_counts_bytes_of_the_small_model(self):
-        # 1024 tokens of 256 values in Q8_0. The head is a separate tensor.
+        # The embedding (1024 x 256 values in Q8_0) is subtracted. The head is a separate tensor.
         self.assertEqual(gguf_bytes.read_weights(str(TINY)).bytes_per_token(), 5_583_872 - 1024 * 256 * 34 // 32)
 
 
 class Programs(Folder):
-    """Real programs with the small model."""
+    """Tests real programs with the small model."""
 
     def measured(self, *arguments):
         command = [

@@ -1,4 +1,4 @@
-"""Tests the counts of scripts/gpu/sass.py on made-up kernels."""
+"""Tests the instruction counts of scripts/gpu/sass.py on invented kernels."""
 import contextlib
 import io
 import os
@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from gpu import sass, shell  # noqa: E402
 
-# A loop of copies, then the main loop. The wait comes after the trigger and the first load.
+# A loop of copies, then the main loop. The wait (ACQBULK) comes after the trigger (PREEXIT) and the first load.
 CODE = """
   LDC R1, c[0x0][0x28]
   PREEXIT
@@ -46,7 +46,7 @@ Resource usage:
 
 
 def assembled(text: str) -> str:
-    """Output of cuobjdump, with addresses for labels."""
+    """Returns `text` in the format of cuobjdump. Addresses replace the labels."""
     lines, labels = [], {}
     for line in text.strip().splitlines():
         if line.endswith(":"):
@@ -69,12 +69,12 @@ class Counts(unittest.TestCase):
         self.assertEqual(found, {"registers": 54, "stack": 8, "instructions": 12, "trigger": 1, "wait": 4, "first_load": 2,
                                  "loop": 5, "per_byte": 0.05})  # fmt: skip
 
-    def test_the_innermost_loop_with_the_most_work_is_counted(self):
+    def test_counts_innermost_loop_with_most_work(self):
         text = "row:\nFFMA R1, R1, R1, R1\nmain:\nFFMA R1, R1, R1, R1\n@P0 BRA main\nFFMA R1, R1, R1, R1\n@P1 BRA row\nEXIT"
         self.assertEqual(counts(text)["loop"], 2)
         self.assertEqual(counts(text.replace("@P0 BRA main", "MOV R0, R0"))["loop"], 5)
 
-    def test_copies_are_loads_of_weights_and_other_loads_only_without_copies(self):
+    def test_first_load_is_a_copy_if_copies_exist(self):
         text = "LDG.E R1, [R2]\nLDG.E.128 R4, [R2]\nUBLKCP.S.G [UR4], [UR6], UR8\nEXIT"
         self.assertEqual(counts(text)["first_load"], 2)
         self.assertEqual(counts(text.replace("UBLKCP", "MOV"))["first_load"], 1)
@@ -123,7 +123,7 @@ class Limits(unittest.TestCase):
         sass.read_limits(sass.LIMITS)
 
     def test_runs_as_program(self):
-        """Uses a script as cuobjdump."""
+        """A shell script replaces cuobjdump."""
         tool = self.folder / "tools/cuobjdump"
         tool.parent.mkdir()
         code = f"\t\tFunction : {NAME}\n{assembled(CODE)}"

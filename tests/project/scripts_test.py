@@ -1,4 +1,4 @@
-"""Tests that the shell scripts parse, and reject unknown arguments with one line."""
+"""Tests that the shell scripts have valid syntax, and reject unknown arguments with a one-line error."""
 import os
 import pathlib
 import shutil
@@ -21,12 +21,12 @@ class ScriptsTest(unittest.TestCase):
                 self.assertTrue((ROOT / script).stat().st_mode & 0o100, "is not executable")
                 self.assertEqual(run("bash", "-n", script).stderr, "")
 
-    def test_unknown_argument_is_error(self):
+    def test_install_deps_rejects_unknown_argument(self):
         result = run("scripts/install_deps", "--everything")
         self.assertEqual(result.returncode, 2)
         self.assertEqual(result.stderr, "install_deps: unknown argument '--everything' (known: --sanitizers, --mpi)\n")
 
-    def test_python_is_installed_once(self):
+    def test_install_python_rejects_unknown_argument(self):
         result = run("scripts/install_python", "--everything")
         self.assertEqual(result.returncode, 2)
         self.assertEqual(result.stderr, "install_python: unknown argument '--everything' (known: --help)\n")
@@ -45,8 +45,8 @@ class ScriptsTest(unittest.TestCase):
 
 
 class QuickstartTest(unittest.TestCase):
-    """Runs scripts/quickstart in a temporary folder, with a cmake that knows the plug-ins listed in the file
-    `installed`."""
+    """Runs scripts/quickstart in a temporary folder. A substitute for cmake has the targets that the file `installed`
+    lists."""
 
     PROGRAMS = {
         "scripts/install_deps": "",
@@ -75,7 +75,7 @@ class QuickstartTest(unittest.TestCase):
             built = (folder / "built").read_text().splitlines()
             self.assertEqual(built, ["shoal", "shoal shoal_mpi", "shoal shoal_mpi", "shoal shoal_mpi shoal_cuda"])
 
-    def test_mpi_without_headers_counts_as_absent(self):
+    def test_mpi_without_headers_is_not_used(self):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / "CMakeLists.txt").write_text(
@@ -84,7 +84,7 @@ class QuickstartTest(unittest.TestCase):
                 f"set(PROJECT_SOURCE_DIR {ROOT})\ninclude({ROOT}/cmake/mpi.cmake)\n"
                 "if(TARGET shoal_mpi)\n  message(STATUS \"MPI is there\")\nendif()\n")
             (folder / "bin").mkdir()
-            # Files of the package openmpi-bin without its headers.
+            # This mpicxx behaves like the package openmpi-bin without the MPI headers.
             (folder / "bin/mpicxx").write_text("#!/bin/sh\ncase $1 in\n-showme:compile) echo -I/nowhere/include ;;\n"
                                                "-showme:link) echo -L/nowhere -lmpi ;;\n*) exit 1 ;;\nesac\n")
             (folder / "bin/mpicxx").chmod(0o755)
@@ -106,7 +106,7 @@ class QuickstartTest(unittest.TestCase):
 
 
 class CudaArchitecturesTest(unittest.TestCase):
-    """cmake/cuda_architectures.cmake, with an nvidia-smi that knows the GPUs listed in the file `gpus`."""
+    """Tests cmake/cuda_architectures.cmake. A substitute for nvidia-smi prints the GPUs that the file `gpus` lists."""
 
     PROGRAMS = {
         "nvidia-smi": 'cat "$(dirname "$0")/gpus" 2>/dev/null || { echo "failed 580.65"; exit 9; }',
@@ -128,7 +128,7 @@ class CudaArchitecturesTest(unittest.TestCase):
                                     env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}, check=False)
             return result.stdout.rpartition("chosen: ")[2].strip(), " ".join(result.stderr.split())
 
-    def test_compiles_once_for_each_kind_of_gpu(self):
+    def test_compiles_once_for_each_gpu_architecture(self):
         self.assertEqual(self.chosen("8.6\n9.0\n8.6\n"), ("86-real;90-real", ""))
         self.assertEqual(self.chosen("7.5\n8.9\n"), ("89-real", ""))
 

@@ -1,5 +1,6 @@
-"""Tests scripts/tune_split.py with the real program: tunes an uneven machine of two CPU devices, then runs, benches and plans
-with the profile. The test also passes on a busy machine; tune_split_test.py checks speeds on a simulated machine."""
+"""Tests scripts/tune_split.py with the real program. The script tunes two CPU devices of different speeds, then `run`
+and `plan` use the profile. The test also passes on a busy machine. tune_split_test.py checks speeds on a simulated
+machine."""
 import importlib.util
 import json
 import os
@@ -12,7 +13,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "data/models/tiny-kjv-5m-q8_0.gguf"
 PROGRAM = pathlib.Path(os.environ.get("SHOAL_PROGRAM", ROOT / "build/release/bin/shoal"))
-# The script without its limit on noise, so that it always writes a profile.
+# This code runs the script without its limit on noise, so that the script always writes a profile.
 SCRIPT = f"""import runpy, sys
 sys.path.insert(0, {str(ROOT / "scripts")!r})
 import tuning.main
@@ -56,8 +57,8 @@ class ProgramTest(unittest.TestCase):
         self.check_who_uses_it(",".join(map(str, split)))
 
     def check_who_uses_it(self, ratio):
-        """Checks that `run` and `plan` use the profile. `plan` prints the placement of tensors. Logits of `run` depend on the
-        ratio in their last digits, because devices sum parts of other lengths."""
+        """Checks that `run` and `plan` use the profile. `plan` prints the placement of tensors. In `run`, the shares
+        change the last digits of the logits, because each device sums another number of values."""
         profile = ["--tensor-split", f"@{self.profile}"]
         for command, kept, arguments in (
                 ("run", ("tokens", "top_logits"), ["-p", "In the beginning", "-n", 8, "--temp", 0, "--top-logits", 8]),
@@ -68,13 +69,13 @@ class ProgramTest(unittest.TestCase):
             self.assertEqual(by_profile, by_ratio, command)
             self.assertNotEqual(by_profile, by_even, command)
 
-    def test_prediction_is_measured_first(self):
-        self.slowdown = "3,1"  # a probe of both devices takes longer with a slower device
+    def test_predicted_split_is_measured_first(self):
+        self.slowdown = "3,1"  # with a slower CPU0, the probe would take longer
         tuned = self.tune("-n", 8, "-r", 1, "--trials", 2)
         self.assertEqual(tuned["all"][0]["origin"], "prediction")
         self.assertIn("generation", json.loads(self.profile.read_text())["prediction"])
 
-    def test_profile_records_its_origin(self):
+    def test_profile_records_model_commit_and_devices(self):
         self.tune("-n", 4, "-r", 1, "--trials", 1)
         profile = json.loads(self.profile.read_text())
         self.assertEqual(profile["model"]["type"], "llama 5.2M Q8_0")

@@ -1,5 +1,5 @@
-"""Tests scripts/tune_split.py on a simulated machine with a known best split (fake_shoal.py). Needs the packages of
-scripts/requirements.txt; otherwise it is skipped. tune_split_program_test.py uses the real program."""
+"""Tests scripts/tune_split.py on a simulated machine with a known best split (fake_shoal.py). Without the packages of
+scripts/requirements.txt, the test is skipped. tune_split_program_test.py uses the real program."""
 import errno
 import importlib.util
 import json
@@ -22,7 +22,7 @@ if any(importlib.util.find_spec(name) is None for name in ("matplotlib", "rich")
     print("skipped: run scripts/install_python")
     sys.exit(77)  # exit code that CTest treats as skipped
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit the ignored signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs start with SIGINT ignored
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts"))
 import hours  # noqa: E402
@@ -123,7 +123,7 @@ class SearchTest(TuneSplit):
         return min(((a, UNITS - a) for a in range(UNITS + 1)), key=lambda split: seconds(config, split))
 
     def test_finds_the_best_split_in_few_runs(self):
-        """`most`: number of splits that an earlier search with Gaussian processes measured."""
+        """`most` is the number of splits that an earlier search with Gaussian processes measured on this machine."""
         machines = ([1, 3], 0.05, 0.01, 6), ([3, 1], 0.0, 0.02, 6), ([1, 1], 0.3, 0.01, 5), ([1, 7], 0.1, 0.005, 6)
         for number, (speeds, wait, noise, most) in enumerate(machines):
             with self.subTest(speeds=speeds, wait=wait, noise=noise):
@@ -136,7 +136,7 @@ class SearchTest(TuneSplit):
                 self.assertEqual(len(self.log()), tuned["runs"])
                 self.assertTrue(tuned["complete"])
 
-    def test_noise_costs_runs_not_splits(self):
+    def test_noise_needs_more_runs_but_not_more_splits(self):
         for seed, noise, run_noise in (0, 0.05, 0.02), (1, 0.05, 0.02), (3, 0.1, 0.2):
             with self.subTest(seed=seed):
                 self.again()
@@ -182,7 +182,7 @@ class SearchTest(TuneSplit):
                 layouts = [tuple(round(units * part / 24) for part in split[:1]) for split in splits]
                 self.assertEqual(len(layouts), len(set(layouts)), splits)
                 self.assertLessEqual(len(layouts), most or 25)
-                fastest = min(seconds(self.config, (a, units - a)) for a in range(units + 1))  # either of two tied splits
+                fastest = min(seconds(self.config, (a, units - a)) for a in range(units + 1))  # may be a tie
                 found = round(units * tuned["best"]["split"][0] / 24)
                 self.assertAlmostEqual(seconds(self.config, (found, units - found)), fastest)
 
@@ -197,7 +197,7 @@ class SearchTest(TuneSplit):
         self.machine(speeds=[3, 1], wait=0.05, prediction=[1, 3])  # a wrong prediction
         self.assertEqual(self.tune()["best"]["split"], [18, 6])
 
-    def test_finds_good_splits_of_more_devices(self):
+    def test_finds_good_splits_for_three_and_four_devices(self):
         self.machine(speeds=[1, 3, 2], wait=0.05, noise=0.005)
         tuned = self.tune(devices="A,B,C")
         self.assertLessEqual(distance(tuned["best"]["split"], (4, 12, 8)), 1)
@@ -251,7 +251,7 @@ class FailureTest(TuneSplit):
         failed = [trial for trial in tuned["all"] if "failed" in trial]
         self.assertIn("does not fit: CPU1 needs 24.05 MiB and has 14 MiB", [trial["failed"] for trial in failed])
 
-    def test_reports_if_nothing_works(self):
+    def test_reports_error_if_all_splits_fail(self):
         self.machine(speeds=[1, 3], failures=[{"share": [0, 0, 2], "how": "message"}])
         self.fails("tune_split: no split could be measured; the last failed with: CPU1 has too little memory")
         self.assertLessEqual(len(self.log()), 8)
@@ -287,14 +287,14 @@ class FailureTest(TuneSplit):
                 self.assertEqual(len(done.stderr.splitlines()), 1)
         self.assertEqual(self.log(), [])
 
-    def test_zero_tokens_skip_a_test(self):
-        """Like `shoal bench` with -p 0 or -n 0."""
+    def test_zero_tokens_skip_prompt_or_generation(self):
+        """-p 0 and -n 0 have the same meaning as in `shoal bench`."""
         self.machine(speeds=[1, 3])
         self.assertEqual(self.tune("-p", "0", "--trials", "2")["objective"], "generation")
         self.again()
         self.assertEqual(self.tune("-n", "0", "--trials", "2")["objective"], "prompt")
 
-    def test_unwritable_files_are_rejected_at_once(self):
+    def test_unwritable_files_are_rejected_before_first_run(self):
         os.mkfifo(self.folder / "pipe.svg")
         (self.folder / "circle").symlink_to("circle")
         (self.folder / "link").symlink_to("none/a.json")
@@ -315,14 +315,14 @@ class FailureTest(TuneSplit):
         self.assertEqual(self.log(), [])
         self.assertEqual(sorted(path.name for path in self.folder.glob("*.j*")), ["fake.json"])
 
-    def test_links_are_followed(self):
+    def test_symbolic_links_are_followed(self):
         (self.folder / "link.json").symlink_to("real.json")
         self.tune("-o", "link.json")
         self.assertTrue((self.folder / "link.json").is_symlink())
         self.assertEqual(json.loads((self.folder / "real.json").read_text())["tensor_split"], [6, 18])
 
-    def test_full_disk_loses_nothing(self):
-        full = "cannot write to stdout: No space left on device; check the disk or pipe it goes to"
+    def test_full_disk_loses_no_measurement(self):
+        full = "cannot write to stdout: No space left on device; check the disk or pipe of stdout"
         with open("/dev/full", "w") as stdout:
             done = subprocess.run(self.command("--chart", "none"), cwd=self.folder, check=False, stdout=stdout,
                                   env=self.environment(), stderr=subprocess.PIPE, text=True)
@@ -345,7 +345,7 @@ class FailureTest(TuneSplit):
         self.assertEqual(json.loads((self.folder / "b.json").read_text())["tensor_split"], [6, 18])
         self.assertEqual(len(self.log()), runs)
 
-    def test_closed_stdout_loses_nothing(self):
+    def test_closed_stdout_loses_no_measurement(self):
         reader, writer = os.pipe()
         os.close(reader)
         done = subprocess.run(self.command("--chart", "none", "--trials", 3), cwd=self.folder, check=False,
@@ -367,7 +367,7 @@ class FailureTest(TuneSplit):
 
 class InterruptionTest(TuneSplit):
     def interrupted(self, number, *arguments):
-        """Stops the script during its third run, which does not end by itself."""
+        """Sends the signal during the third run, which does not end by itself."""
         self.machine(speeds=[1, 3], wait=0.05, noise=0.01, hangs_at=3)
         child = subprocess.Popen(self.command("--chart", "none", *arguments), cwd=self.folder, env=self.environment(),
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -379,7 +379,7 @@ class InterruptionTest(TuneSplit):
         return child.returncode, stdout, stderr
 
     def resumed(self):
-        """Resumes, and reaches the same end as without an interruption."""
+        """Resumes the script. The result is the same as without an interruption."""
         self.machine(speeds=[1, 3], wait=0.05, noise=0.01)
         tuned = self.tune()
         self.assertEqual(self.log()[:2], ["12,12", "24,0"])
@@ -401,7 +401,7 @@ class InterruptionTest(TuneSplit):
                 self.assertIn("the same command resumes from", stderr.splitlines()[-1])
                 self.resumed()
 
-    def test_kill_loses_nothing(self):
+    def test_kill_loses_no_finished_run(self):
         self.assertEqual(self.interrupted(signal.SIGKILL)[0], -signal.SIGKILL)
         self.resumed()
 
@@ -425,16 +425,16 @@ class OutputTest(TuneSplit):
         self.tune("-t", 2)
         self.assertEqual(self.profile()["workload"], {"generate": 128, "threads": 2})
 
-    def test_figures_and_scores_agree(self):
+    def test_rates_and_scores_agree(self):
         self.machine(speeds=[1, 2], wait=0.05, noise=0.3)  # the arithmetic mean exceeds the median by some per cent
         for trial in self.tune("--objective", "mix", "--trials", 5)["all"]:
             score = 640 / (512 / trial["prompt"] + 128 / trial["generation"])
-            self.assertAlmostEqual(trial["score"] / score, 1, delta=0.02)  # the mean of a mix differs from the mix of means
+            self.assertAlmostEqual(trial["score"] / score, 1, delta=0.02)  # mean score differs from score of mean rates
         self.again()
         for trial in self.tune("--trials", 3)["all"]:
             self.assertAlmostEqual(trial["generation"] / trial["score"], 1, delta=1e-3)
 
-    def test_uneven_units_are_named_by_numbers(self):
+    def test_uneven_reference_split_is_named_by_numbers(self):
         done = self.run_script("--units", 3)
         self.assertIn(" vs 2,1 ", done.stdout.splitlines()[0])
         self.assertNotIn("even", done.stdout)
@@ -466,7 +466,7 @@ class OutputTest(TuneSplit):
         svg = (self.folder / "model.split.svg").read_text()
         for words in ("A", "B", "C", "measured", "best: 4,12,8", "even", "model.gguf on A,B,C: best 4,12,8 of 24"):
             self.assertEqual(svg.count(f">{words}</text>"), 1, words)
-        self.assertGreaterEqual(svg.count(">100</text>"), 3)  # the same range in all panels
+        self.assertGreaterEqual(svg.count(">100</text>"), 3)  # all panels have the same range
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-// Cases in which tensor-parallel runtimes abort or silently give wrong results, with a named test for each case. A case
-// is a graph in text form, the layouts of its weights and a number of ranks. It runs on a meta device and on one
-// device, and the results are compared.
+// Each test of this file has one case in which other tensor-parallel runtimes abort or silently give wrong results. A
+// case consists of a graph in text form, the layouts of its weights, and a number of ranks. The test runs the graph on
+// a meta device and on one device, and compares the results.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -40,7 +40,7 @@ void expect_same(int ranks, std::string graph, Layouts layouts, double tolerance
   EXPECT_EQ(check_case(one, members), "") << to_string(one);
 }
 
-/// The plan of a graph whose weights have the given layouts.
+/// Returns the plan of a graph. `layouts` contains the layouts of the graph's weights.
 meta::Plan plan_of(int ranks, const std::string& text, const Layouts& layouts,
                    const meta::RuleLookup& rules = meta::rule_text) {
   static std::vector<std::unique_ptr<Graph>> graphs;  // a plan refers to its graph's tensors
@@ -64,7 +64,7 @@ int collectives(const meta::Plan& plan) {
   }));
 }
 
-TEST(HardCases, ReductionsOverSplitAxisEqualOneDevice) {
+TEST(HardCases, ReductionsOverSplitAxisGiveSameResults) {
   for (const char* op :
        {"soft_max(%w, _, _)", "rms_norm(%w)", "layer_norm(%w)", "sum_rows(%w)", "argmax(%w)", "top_k(%w) {k=3}"}) {
     const std::string text = "weight %w f32 [12, 3]\n%y = " + std::string(op) + "\noutput %y\n";
@@ -82,7 +82,7 @@ weight %w f32 [8, 12]
 output %y
 )";
   const Layouts segments{{"w", split(1, 2, "4:{0} 2:{1} 4:{0} 2:{1}")}};
-  expect_same(2, text, {{"w", split(1, 2, "6:{0} 6:{1}")}});  // the two halves have different cuts
+  expect_same(2, text, {{"w", split(1, 2, "6:{0} 6:{1}")}});  // the cuts of the two halves differ
   expect_same(2, text, segments);
   EXPECT_EQ(collectives(plan_of(2, text, segments)), 0);
 }
@@ -103,7 +103,8 @@ output %c
 }
 
 TEST(HardCases, EmptyShardsAddExactZeros) {
-  // Rank 1 owns no part of k. Its product is an empty sum, and its scratch memory may contain anything.
+  // Rank 1 owns no elements of axis k. The product of rank 1 is an empty sum, and the scratch memory of rank 1 may
+  // contain anything.
   const std::string text = R"(
 input %x f32 [8, 3]
 weight %v f32 [8, 8]
@@ -116,7 +117,7 @@ output %y
   expect_same(3, text, {{"v", split(1, 3, "5:{0} 3:{2}")}, {"w", split(0, 3, "5:{0} 3:{2}")}});
 }
 
-TEST(HardCases, MatmulEqualsOneDeviceForEverySplit) {
+TEST(HardCases, EverySplitOfMatmulGivesSameResult) {
   const std::string text = R"(
 weight %a f32 [8, 6, 2]
 weight %b f32 [8, 5, 4]
@@ -151,7 +152,7 @@ cache %v f32 [6, 4, 2]
 output %y
 )";
 
-TEST(HardCases, UnfusedAttentionEqualsOneDevice) {
+TEST(HardCases, SplitUnfusedAttentionGivesSameResults) {
   expect_same(2, kUnfusedAttention, {{"wq", even(1, 2, 16)}, {"k", even(2, 2, 2)}, {"v", even(2, 2, 2)}});
   expect_same(2, kUnfusedAttention, {{"wq", split(1, 2, "12:{0} 4:{1}")}, {"k", even(2, 2, 2)}, {"v", even(2, 2, 2)}});
   expect_same(4, kUnfusedAttention,
@@ -170,7 +171,8 @@ output %y
   EXPECT_EQ(collectives(plan_of(5, text, {{"q", split(2, 5, "2:{0} 2:{1} 2:{2} 1:{3} 1:{4}")}})), 0);
 }
 
-/// All heads read the same rows. The values are a part of the keys, and the rows of this step are written first.
+/// All heads read the same cache rows. Each value is the beginning of its key. Before the attention, the graph writes
+/// new rows to the cache.
 TEST(HardCases, SplitQueriesMayReadValuesInsideMirroredKeys) {
   const std::string text = R"(
 weight %q f32 [6, 3, 8]
@@ -191,7 +193,7 @@ output %y
   expect_same(3, text, {{"q", split(2, 3, "4:{0} 2:{1} 2:{2}")}, {"k", split(0, 3, "3:{0} 1:{1} 2:{2}")}});
 }
 
-TEST(HardCases, RopeAcceptsSplitRotatedAxis) {
+TEST(HardCases, RopeAcceptsSplitOfRotatedAxis) {
   expect_same(2, R"(
 weight %x f32 [8, 2, 3]
 input %pos9.p i32 [3]
@@ -260,16 +262,16 @@ output %logits
 )";
   expect_same(3, text, {{"e", split(1, 3, "5:{0} 2:{1} 3:{2}")}});
   expect_same(3, text, {{"e", split(1, 3, "2:{1} 5:{0} 3:{1}")}});
-  EXPECT_EQ(collectives(plan_of(3, text, {{"e", split(1, 3, "5:{0} 2:{1} 3:{2}")}})), 1);  // sums the embedding
+  EXPECT_EQ(collectives(plan_of(3, text, {{"e", split(1, 3, "5:{0} 2:{1} 3:{2}")}})), 1);  // sums the rows of %e
 }
 
 TEST(HardCases, PartialSumMayBeOutput) {
   const std::string text = "input %x f32 [8, 3]\nweight %w f32 [8, 6]\n%y = mul_mat(%w, %x)\noutput %y\n";
   expect_same(2, text, {{"w", even(0, 2, 8)}});
-  EXPECT_EQ(collectives(plan_of(2, text, {{"w", even(0, 2, 8)}})), 0);  // the host adds the addends
+  EXPECT_EQ(collectives(plan_of(2, text, {{"w", even(0, 2, 8)}})), 0);  // the host adds the partial sums
 }
 
-TEST(HardCases, PlainAddAcceptsPartialBias) {
+TEST(HardCases, AddAcceptsPartialBias) {
   expect_same(2, "input %x f32 [6, 3]\nweight %b f32 [6]\n%y = add(%x, %b)\noutput %y\n", {{"b", Layout::partial()}});
 }
 
@@ -315,7 +317,7 @@ output %y
   const auto plan = plan_of(2, text, layouts);
   EXPECT_EQ(plan.count(Collective::kAllReduce), 1) << meta::to_string(plan);
   EXPECT_EQ(collectives(plan), 1);
-  // Each expert is whole on one rank (expert parallelism).
+  // With these layouts, each expert is whole on one rank (expert parallelism).
   const Layouts by_expert{
       {"up", even(2, 2, 4)}, {"down", even(2, 2, 4)}, {"sup", even(1, 2, 6)}, {"sdown", even(0, 2, 6)}};
   expect_same(2, text, by_expert);
@@ -323,7 +325,8 @@ output %y
   expect_same(3, text, {{"up", split(2, 3, "1:{2} 3:{0}")}, {"down", split(2, 3, "1:{2} 3:{0}")}});
 }
 
-/// Returns a rule only for ops that need one: a cache that is written in place cannot be gathered first.
+/// Returns the rule of set_rows, and no rule for other ops. set_rows needs its rule, because a cache that is written in
+/// place cannot be gathered before the write.
 std::optional<std::string> rule_for_writes_only(const Tensor& node) {
   return node.op == Op::kSetRows ? meta::rule_text(node) : std::nullopt;
 }
@@ -359,7 +362,7 @@ output %y
   }
 }
 
-TEST(HardCases, OddDeviceCountsAndRatiosEqualOneDevice) {
+TEST(HardCases, OddDeviceCountsAndRatiosGiveSameResults) {
   const std::string text = R"(
 input %x f32 [96, 2]
 weight %up q8_0 [96, 96]
@@ -369,7 +372,7 @@ weight %down q8_0 [96, 6]
 %y = mul_mat(%down, %a)
 output %y
 )";
-  for (int ranks : {3, 4, 5, 6, 7, 9, 10, 16}) {  // 3 quantisation blocks for up to 16 devices
+  for (int ranks : {3, 4, 5, 6, 7, 9, 10, 16}) {  // up to 16 devices divide 3 quantisation blocks
     std::vector<int64_t> blocks(static_cast<size_t>(ranks), 0);
     for (int block = 0; block < 3; ++block) blocks[static_cast<size_t>(block * ranks / 3)] += 32;
     const Partition partition = Partition::from_shares(blocks);
@@ -406,7 +409,7 @@ output %f
   }
 }
 
-TEST(HardCases, PartialCacheAcceptsAddends) {
+TEST(HardCases, RowsCanBeWrittenToPartialCache) {
   expect_same(2,
               "input %x f32 [8, 2]\ninput %slots5.i i32 [2]\ncache %c f32 [8, 5]\n"
               "%w = set_rows(%c, %x, %slots5.i)\n%y = scale(%w) {scale=2}\noutput %y\n",
@@ -421,8 +424,9 @@ TEST(HardCases, SumReadsPartialCacheBeforeLaterWrite) {
               {{"c", Layout::partial()}});
 }
 
-/// The host reads each node, as an evaluation callback would. A partial sum is read as the complete sum.
-TEST(HardCases, HostReadsEveryNode) {
+/// The host reads the value of each node, as an evaluation callback would. When the host reads a partial sum, the host
+/// must get the complete sum.
+TEST(HardCases, HostReadsCompleteValueOfEveryNode) {
   const auto members = cpu_devices();
   int partial = 0;
   for (uint64_t seed = 0; seed < 150; ++seed) {
@@ -439,7 +443,7 @@ TEST(HardCases, HostReadsEveryNode) {
   EXPECT_GT(partial, 100);
 }
 
-TEST(HardCases, ComputeMemoryShrinksWithDevices) {
+TEST(HardCases, ComputeMemoryPerDeviceShrinksWithMoreDevices) {
   const std::string text = R"(
 input %x f32 [8, 64]
 weight %up f32 [8, 4096]
@@ -457,7 +461,7 @@ output %y
   EXPECT_LT(compute(4), alone * 35 / 100);
 }
 
-/// Three devices, one of which has only `bytes` of memory.
+/// Three devices. On device `which`, allocations fail when their total exceeds `bytes`.
 struct OneIsFull {
   OneIsFull(int which, std::string_view bytes) {
     for (int i = 0; i < 3; ++i) {
@@ -478,7 +482,7 @@ struct OneIsFull {
   std::unique_ptr<meta::MetaDevice> meta;
 };
 
-/// The message of the DeviceError that `what` throws.
+/// Returns the message of the DeviceError that `what` throws.
 template <class F>
 std::string device_error(F&& what) {
   try {
@@ -489,7 +493,7 @@ std::string device_error(F&& what) {
   return "no error";
 }
 
-TEST(HardCases, AllocationFailsOnOneDeviceOnly) {
+TEST(HardCases, AllocationFailureOnOneDeviceFreesMemoryOfAll) {
   for (int which = 0; which < 3; ++which) {
     const OneIsFull devices(which, "4K");
     const auto before = devices.free();
@@ -504,7 +508,7 @@ TEST(HardCases, AllocationFailsOnOneDeviceOnly) {
   }
 }
 
-TEST(HardCases, ComputeMemoryFailsOnOneDeviceOnly) {
+TEST(HardCases, PlanFailureOnOneDeviceFreesMemoryOfAll) {
   const std::string text = "input %x f32 [16, 300]\nweight %w f32 [16, 12]\n%y = mul_mat(%w, %x)\noutput %y\n";
   for (int which = 0; which < 3; ++which) {
     const OneIsFull devices(which, "8K");
@@ -518,12 +522,12 @@ TEST(HardCases, ComputeMemoryFailsOnOneDeviceOnly) {
     EXPECT_THAT(device_error([&] { backend->create_plan(graph); }), testing::HasSubstr(devices.full->name()));
     EXPECT_EQ(devices.free(), before);
     EXPECT_EQ(graph.find("y")->buffer, nullptr);
-    const auto plan = backend->create_plan(small);  // a graph that fits runs
+    const auto plan = backend->create_plan(small);  // a smaller graph must still run
     EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
   }
 }
 
-/// Idle streams are parked. Every run, including its collectives, has to wake all of them.
+/// The threads of idle streams are parked. Each run and each of its collectives must wake all of these threads.
 TEST(HardCases, MetaDeviceRunsAfterIdlePauses) {
   const std::string text = R"(
 input %x f32 [16, 3]

@@ -1,5 +1,5 @@
-// Tests the generator of integer cases, which ranges_test.cpp and observed_test.cpp use, and the model of the expected
-// results.
+// Tests the generator of integer cases and the CaseModel, which computes the expected results. ranges_test.cpp and
+// observed_test.cpp use the generator and the CaseModel.
 #include "tests/support/integer_graph.h"
 
 #include <fmt/format.h>
@@ -16,14 +16,15 @@
 namespace shoal::test {
 namespace {
 
-/// Features of a case that a planner, a scheduler or a kernel could handle wrongly.
+/// Returns the features of a case that a planner, a scheduler or a kernel could handle wrongly.
 std::set<std::string> features(const RandomCase& one) {
   TensorContext weights;
   Graph graph;
   parse_graph(one.graph, graph, weights);
   std::set<std::string> found;
   std::map<const Tensor*, int> users;
-  std::map<const Tensor*, int64_t> experts;  ///< key: ids; value: number of experts of the first weight that uses them
+  std::map<const Tensor*, int64_t> experts;  ///< key: the ids; value: the number of experts of the first weight that
+                                             ///< uses these ids
   std::set<const Tensor*> written;
   for (const Tensor* node : graph.nodes()) {
     found.insert(std::string(name_of(node->op)));
@@ -63,7 +64,7 @@ std::set<std::string> features(const RandomCase& one) {
   return found;
 }
 
-TEST(IntegerCases, DrawEveryFeature) {
+TEST(IntegerCases, ContainEveryFeature) {
   std::set<std::string> found;
   for (uint64_t seed = 0; seed < 400; ++seed) found.merge(features(integer_case(seed)));
   for (const char* feature : {"order of a permuted axis of length 1",
@@ -124,8 +125,8 @@ TEST(IntegerCases, DependOnlyOnSeed) {
   }
 }
 
-/// Sums of whole numbers are exact in any order.
-TEST(IntegerCases, HaveExactWholeNumbersOnly) {
+/// All values are whole numbers below 2^24. So f32 sums are exact in any order.
+TEST(IntegerCases, ContainOnlyExactWholeNumbers) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const RandomCase one = integer_case(seed);
     TensorContext weights;
@@ -154,7 +155,7 @@ TEST(CaseModel, CachesKeepRowsOfCompletedRuns) {
   EXPECT_EQ(model.node("old"), before);
   EXPECT_EQ(model.node("y"), after);
   EXPECT_NE(after, before);
-  model.evaluate(1);  // the first run was stopped before done()
+  model.evaluate(1);  // done() did not confirm the first run
   EXPECT_EQ(model.node("old"), before);
   model.evaluate(0);
   model.done();

@@ -1,4 +1,5 @@
-// Invalid values at the entry points of the library. Each must give an InvalidArgument with a one-line message.
+// Tests calls of the library's entry points with invalid values. Each call must throw an InvalidArgument with a
+// one-line message.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -21,7 +22,7 @@ using testing::HasSubstr;
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-/// An entry point with an invalid value, and part of the message.
+/// A call of an entry point with an invalid value. The message of the error must contain `says`.
 struct Misuse {
   std::string name;
   std::function<void()> call;
@@ -30,7 +31,7 @@ struct Misuse {
 
 class InvalidValues : public testing::TestWithParam<Misuse> {};
 
-TEST_P(InvalidValues, AreRefusedInOneLine) {
+TEST_P(InvalidValues, AreRefusedWithOneLineMessage) {
   try {
     GetParam().call();
     FAIL() << "accepted";
@@ -88,7 +89,7 @@ std::vector<Misuse> partitions() {
 
 constexpr auto kNoDType = static_cast<DType>(200);
 
-/// Calls `act` with a graph, an f32 input [4, 4] and a cache of the same shape.
+/// Calls `act` with a graph, an f32 input of shape [4, 4], and a cache of the same dtype and shape.
 Misuse with_graph(std::string name, const std::function<void(Graph&, Tensor* x, Tensor* cache)>& act,
                   std::string says) {
   return {std::move(name),
@@ -154,7 +155,7 @@ Misuse parsed_rule(std::string name, std::string text, std::string says) {
       std::move(says));
 }
 
-/// Plans set_rows(cache, scale(x), ids) on two devices. `text` replaces the rule of `op`.
+/// Plans set_rows(cache, scale(x), ids) on two devices. `text` replaces the sharding rule of `op`.
 Misuse with_rule(std::string name, Op op, const std::optional<std::string>& text, std::string says) {
   return {std::move(name),
           [op, text] {
@@ -179,16 +180,16 @@ std::vector<Misuse> rules() {
       parsed_rule("RuleWithEmptyGroups", "a/0 b c d -> a b c d", "a number >= 1, got '0'"),
       parsed_rule("RuleWithTooLargeGroups", "a/99999999999 b c d -> a b c d", "a number >= 1"),
       parsed_rule("EmptyRule", "", "one '->'"),
-      parsed_rule("LinearInMissingSource", "a b c d -> a b c d | linear 7", "a present source"),
+      parsed_rule("LinearInMissingSource", "a b c d -> a b c d | linear 7", "an existing source"),
       with_rule("RuleWithoutSources", Op::kScale, "-> a b", "expected 1 sources, got 0"),
       with_rule("RuleWithoutTerms", Op::kScale, "1 -> a b", "axis 0"),
       with_rule("RuleWithFewerSources", Op::kSetRows, "x [r] h z, x (i) h z -> x [r] h z", "expected 3 sources, got 2"),
       with_rule("RuleWithoutPresentSource", Op::kSetRows, "x [r] h z, -, (i) -> x [r] h z", "'-' for absent sources"),
-      with_rule("RuleLinearInMissingSource", Op::kScale, "a b -> a b | linear 4", "a present source"),
+      with_rule("RuleLinearInMissingSource", Op::kScale, "a b -> a b | linear 4", "an existing source"),
       with_rule("RuleSelectingWithoutRanges", Op::kScale, "[a] b -> [a] b", "no selected"),
       with_rule("NoRuleForInPlaceWrite", Op::kSetRows, std::nullopt, "MetaOptions::rules"),
       with_rule("RuleUnableToFollowCache", Op::kSetRows, "(x) [r] h z, (x) (i) h z, (i) -> (x) [r] h z",
-                "does not allow the layout of its cache"),
+                "does not allow the layout of the cache"),
   };
 }
 
@@ -204,7 +205,7 @@ Misuse with_options(std::string name, const std::function<void(MetaOptions&)>& c
           std::move(says)};
 }
 
-/// Plans a graph that needs a reduction, with a communicator factory.
+/// Plans a graph that needs a reduction. The meta device uses the communicator factory `factory`.
 Misuse with_communicator(std::string name, const collectives::CommunicatorFactory& factory, std::string says) {
   return {std::move(name),
           [factory] {
@@ -220,7 +221,7 @@ Misuse with_communicator(std::string name, const collectives::CommunicatorFactor
           std::move(says)};
 }
 
-/// A weight placed on a device, and a graph that uses it.
+/// A graph that uses one weight. The weight is placed on a device.
 struct Planned {
   explicit Planned(Device& device) : memory(allocate_tensors(leaves.tensors(), device.buffer_type(), Usage::kWeights)) {
     y = graph.output(mul_mat(graph, weight, graph.input("x", DType::kF32, {4, 1, 1, 1})));
@@ -360,7 +361,7 @@ std::vector<Misuse> devices() {
 
 // --- schedulers ---------------------------------------------------------------------------------------------------
 
-/// A scheduler of two backends. The first backend is destroyed after a run.
+/// Runs a graph with a scheduler over two backends, destroys the first backend, and then calls `act`.
 Misuse without_backend(std::string name, const std::function<void(sched::Scheduler&, Planned&)>& act,
                        std::string says = "backend 0 of the scheduler has been destroyed") {
   return {std::move(name),
@@ -387,7 +388,7 @@ Misuse with_scheduler(std::string name, const std::function<void(const sched::Sc
             const auto backend = Registry::instance().device("CPU0").init("threads=1");
             act(sched::Scheduler({backend.get()}));
           },
-          "1 backends, got number 1"};
+          "1 backends, got index 1"};
 }
 
 std::vector<Misuse> schedulers() {

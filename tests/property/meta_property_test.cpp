@@ -1,4 +1,5 @@
-// Random graphs x random split states x 1-16 ranks: the meta device gives the same results as one device.
+// Tests with random cases. A case has a graph, split states of its weights, and 1 to 16 ranks. The meta device must
+// give the same results as one device.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +15,7 @@
 namespace shoal::test {
 namespace {
 
-constexpr int kShards = 20;  // parts of the test that ctest can run in parallel
+constexpr int kShards = 20;  // number of parts of the test; ctest can run the parts in parallel
 
 std::vector<Device*> some_devices() {
   std::vector<Device*> found;
@@ -24,7 +25,7 @@ std::vector<Device*> some_devices() {
 
 class MetaProperty : public testing::TestWithParam<int> {};
 
-TEST_P(MetaProperty, EqualsOneDevice) {
+TEST_P(MetaProperty, MetaDeviceMatchesOneDevice) {
   const auto members = some_devices();
   check_property({random_case, [&](const RandomCase& one) { return check_case(one, members); }}, GetParam(), kShards);
 }
@@ -36,7 +37,7 @@ std::string kind_of(std::string_view op, Kind kind) {
   return fmt::format("{} of kind {}", op, static_cast<int>(kind));
 }
 
-/// Features of a graph and its layouts that a planner could handle wrongly.
+/// Collects the features of graphs and layouts that a planner could handle wrongly.
 class Features {
  public:
   void add(const RandomCase& one) {
@@ -104,7 +105,7 @@ class Features {
   std::set<std::string> found_;
 };
 
-TEST(RandomCases, DrawEveryFeature) {
+TEST(RandomCases, ContainEveryFeature) {
   Features features;
   for (uint64_t seed = 0; seed < 600; ++seed) features.add(random_case(seed));
   std::set<std::string> wanted{"segments",
@@ -137,7 +138,7 @@ TEST(RandomCases, DrawEveryFeature) {
                                "rope at an offset",
                                "rope, linear",
                                "rope, YaRN"};
-  for (int i = 0; i < kOpCount; ++i) {  // every op that a user's graph may contain must be drawn
+  for (int i = 0; i < kOpCount; ++i) {  // the cases must contain every op that a user's graph may contain
     const OpInfo& row = info(static_cast<Op>(i));
     if (row.kind == OpKind::kCompute || row.kind == OpKind::kView) wanted.insert(std::string(row.name));
   }

@@ -1,5 +1,6 @@
-// Random integer graphs on schedulers over meta devices and simple devices, with evaluation callbacks that observe,
-// stop, throw and unregister themselves. Results equal the float64 reference to the last bit.
+// Random integer graphs run with schedulers over meta devices and a simple device. Evaluation callbacks read nodes,
+// stop runs, throw, unregister themselves, and run other graphs. All results must be bit-identical to the float64
+// reference.
 #include <gtest/gtest.h>
 
 #include "tests/support/integer_graph.h"
@@ -10,7 +11,7 @@
 namespace shoal::test {
 namespace {
 
-constexpr int kObservedParts = 4;  // parts of the test that ctest can run in parallel
+constexpr int kObservedParts = 4;  // number of parts of the test; ctest can run the parts in parallel
 
 std::string check_observed(const RandomCase& one) {
   std::vector<Device*> devices;
@@ -20,7 +21,7 @@ std::string check_observed(const RandomCase& one) {
 
 class ObservedProperty : public testing::TestWithParam<int> {};
 
-TEST_P(ObservedProperty, EqualsReference) {
+TEST_P(ObservedProperty, SchedulerMatchesReference) {
   check_property({.draw = integer_case, .check = check_observed, .cases = 4000}, GetParam(), kObservedParts);
 }
 

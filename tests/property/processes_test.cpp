@@ -1,5 +1,6 @@
-// Random graphs x random split states x 1-16 ranks of 2-4 processes on 1-4 hosts. Every process gets the results of one
-// device, and all processes get equal bits. Threads with their own groups act as processes.
+// Tests with random cases. A case has a graph, split states of its weights, and 1 to 16 ranks. The ranks belong to 2 to
+// 4 processes on 1 to 4 hosts. Each process must get the results of one device, and all processes must get the same
+// bits. Threads with their own process groups act as processes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr int kProcessParts = 10;
 
-/// The number of ranks of each process, and the host of each process.
+/// The number of ranks of each process, and the host name of each process.
 struct Division {
   std::vector<int> ranks;
   std::vector<std::string> hosts;
@@ -46,7 +47,7 @@ std::string check_on_processes(const RandomCase& one) {
 
 class ProcessesProperty : public testing::TestWithParam<int> {};
 
-TEST_P(ProcessesProperty, EqualOneDevice) {
+TEST_P(ProcessesProperty, ProcessesMatchOneDevice) {
   if (plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
   check_property({.draw = random_case, .check = check_on_processes, .cases = 500}, GetParam(), kProcessParts);
 }

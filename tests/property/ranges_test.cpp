@@ -1,6 +1,6 @@
-// Random integer graphs on one CPU device and on a meta device. The graphs are planned as a whole, by segments, by
-// ranges, with cached plans and in arenas. Weights move, caches persist, and queues are held. Results equal the float64
-// reference to the last bit.
+// Random integer graphs run on one CPU device and on a meta device, in all modes of tests/support/device_session.h.
+// Between runs, weights move to new memory and caches keep their values. In some runs, the queue of the backend is held
+// (HeldBackend). All results must be bit-identical to the float64 reference.
 #include <gtest/gtest.h>
 
 #include "tests/support/device_session.h"
@@ -12,7 +12,7 @@
 namespace shoal::test {
 namespace {
 
-constexpr int kParts = 4;  // parts of the test that ctest can run in parallel
+constexpr int kParts = 4;  // number of parts of the test; ctest can run the parts in parallel
 
 std::string check_ranges(const RandomCase& one) {
   std::vector<Device*> members;
@@ -23,7 +23,7 @@ std::string check_ranges(const RandomCase& one) {
 
 class RangesProperty : public testing::TestWithParam<int> {};
 
-TEST_P(RangesProperty, EqualReference) {
+TEST_P(RangesProperty, ResultsEqualReference) {
   check_property({.draw = integer_case, .check = check_ranges, .cases = 4000}, GetParam(), kParts);
 }
 

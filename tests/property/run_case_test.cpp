@@ -1,4 +1,4 @@
-// Tests the support code of property tests, which must detect wrong results.
+// Tests the support code of the property tests. This code must detect wrong results.
 #include "tests/support/run_case.h"
 
 #include <gmock/gmock.h>
@@ -26,9 +26,9 @@ Device& device(int number) {
   return Registry::instance().device("CPU" + std::to_string(number));
 }
 
-/// One graph runs on several backends, one after the other. A view of a weight must not keep the memory of an earlier
-/// backend.
-TEST(GraphRun, PlacesViewsOfWeightsAgain) {
+/// One graph runs on several backends, one after the other. After each run, the view of a weight must not refer to
+/// memory of the last backend.
+TEST(GraphRun, ViewsOfWeightsHaveNoMemoryAfterRun) {
   TensorContext weights;
   Graph graph;
   parse_graph("weight %w f32 [4, 6]\n%s = slice(%w) {axis=1, begin=2, length=3}\n%y = scale(%s) {scale=2}\noutput %y\n",
@@ -92,7 +92,7 @@ TEST(Disagreement, IsFoundBetweenCopiesAndBetweenOwners) {
   write_values(copy, values);
   EXPECT_EQ(disagreement(*copies, 1.0), "%copies, mirrored: rank 2 differs from rank 0 at byte 10");
 
-  Tensor& part = meta::shard(*shared, 2);  // rows 1 and 2 of both matrices
+  Tensor& part = meta::shard(*shared, 2);  // rank 2 owns rows 1 and 2 of both matrices
   values = read_values(part);
   values[8] += 0.5;
   write_values(part, values);
@@ -112,7 +112,8 @@ TEST(Difference, IsRelativeToLargestFiniteValue) {
   EXPECT_EQ(difference(of({1, -9.9}), of({1.1, -9.9}), 1e-3), "%y[0]: expected 1, got 1.1 (10 x tolerance)");
   EXPECT_NE(difference(of({1, kInfinity}), of({2, kInfinity}), 1e-3), "");
   EXPECT_NE(difference(of({1, kNaN}), of({2, kNaN}), 1e-3), "");
-  EXPECT_THAT(difference(of({1, 2, 3}), of({1.5, 2.9, 3}), 1e-3), testing::HasSubstr("%y[1]")) << "not the worst";
+  EXPECT_THAT(difference(of({1, 2, 3}), of({1.5, 2.9, 3}), 1e-3), testing::HasSubstr("%y[1]"))
+      << "the message names the largest difference";
 }
 
 TEST(Difference, NaNAndInfinitiesMustMatch) {
@@ -170,7 +171,8 @@ TEST(Shrink, KeepsOnlyNodesNeededToFail) {
     EXPECT_TRUE(fails(small));
     EXPECT_TRUE(small.layouts.empty());
     EXPECT_EQ(small.seed, one.seed);
-    EXPECT_EQ(std::count(small.graph.begin(), small.graph.end(), '\n'), 3) << "a leaf, the node, the output";
+    EXPECT_EQ(std::count(small.graph.begin(), small.graph.end(), '\n'), 3)
+        << "one line each for a leaf, the node and the output";
   }
   EXPECT_EQ(shrunk, 20);
 }

@@ -1,5 +1,6 @@
-// Random graphs x random devices of weights, caches and nodes on 1-5 backends (META, CPU, a device with its own memory,
-// plug-in): a scheduler gives the same results as one device.
+// Random graphs run with a scheduler over 1 to 5 backends. The backends can be a meta device, a plug-in's device, a
+// device with its own memory, and CPU devices. Weights, caches and some nodes are assigned to random backends. The
+// scheduler must give the same results as one device.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -13,13 +14,13 @@
 namespace shoal::test {
 namespace {
 
-constexpr int kSchedulerParts = 10;  // parts of the test that ctest can run in parallel
+constexpr int kSchedulerParts = 10;  // number of parts of the test; ctest can run the parts in parallel
 
 Device& cpu_device(int index) {
   return Registry::instance().device("CPU" + std::to_string(index));
 }
 
-/// Up to five backends; the last one is a CPU. The first CPU devices are the members of the meta device.
+/// Up to five backends. The last backend is a CPU. The first test devices are the members of the meta device.
 class Backends {
  public:
   Backends(const RandomCase& one, uint64_t seed) {
@@ -55,7 +56,7 @@ std::string check_scheduling(const RandomCase& one) {
 
 class SchedProperty : public testing::TestWithParam<int> {};
 
-TEST_P(SchedProperty, EqualsOneDevice) {
+TEST_P(SchedProperty, SchedulerMatchesOneDevice) {
   check_property({.draw = random_case, .check = check_scheduling, .share = 0.5}, GetParam(), kSchedulerParts);
 }
 

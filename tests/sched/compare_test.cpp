@@ -13,7 +13,7 @@ namespace {
 using test::Rig;
 using test::World;
 
-/// The nodes that the callback received, with both values.
+/// The nodes that the callback received, with their values on both backends.
 struct Seen {
   std::vector<std::string> names;
   std::map<std::string, std::pair<test::Values, test::Values>> values;
@@ -42,7 +42,7 @@ struct Comparisons : testing::Test {
   Seen seen;
 };
 
-TEST_F(Comparisons, ShowEveryComputedNodeOfBothBackends) {
+TEST_F(Comparisons, ReportValuesOfEveryNodeOnBothBackends) {
   const std::string text = test::llama_graph(3);
   Graph& graph = world.add(text);
   Comparison comparison(*first, graph, *second, leaves);
@@ -63,7 +63,7 @@ TEST_F(Comparisons, ShowEveryComputedNodeOfBothBackends) {
   }
 }
 
-TEST_F(Comparisons, NeedLittleMemoryForValues) {
+TEST_F(Comparisons, DoNotKeepMemoryForAllValues) {
   std::string text = "input %h0 f32 [1000, 4]\n";
   for (int i = 0; i < 20; ++i) text += fmt::format("%h{} = scale(%h{}) {{scale=2}}\n", i + 1, i);
   Graph &graph = world.add(text + "output %h20\n"), &same = world.add(text + "output %h20\n");

@@ -1,5 +1,5 @@
-// The evaluation callback: the nodes that it is asked about, the values that it reads, and the computation between two
-// observed nodes.
+// Tests of the evaluation callback: the nodes for which the callback is called, the values that the callback reads, and
+// the order of computation and callback.
 #include <gmock/gmock.h>
 
 #include "base/error.h"
@@ -33,10 +33,10 @@ weight %w1 f32 [96, 32]
 output %z
 )";
 
-/// Observes nodes by name and records their values.
+/// An evaluation callback that observes the nodes in `wanted` and records their values.
 struct Watch {
   std::vector<std::string> wanted;
-  std::string last;  ///< stops after the node with this name
+  std::string last;  ///< the callback stops the run after the node with this name
   int asked = 0;
   std::map<std::string, test::Values> seen;
   std::vector<std::string> order;
@@ -75,7 +75,7 @@ struct EvalCallbacks : testing::Test {
   Watch watch;
 };
 
-TEST_F(EvalCallbacks, SplitOnlyAfterObservedNodes) {
+TEST_F(EvalCallbacks, CauseSplitsOnlyAfterObservedNodes) {
   Graph& graph = world.add(kChain);
   watch.wanted = {"a", "y"};
   scheduler.set_eval_callback(watch.callback());
@@ -88,7 +88,7 @@ TEST_F(EvalCallbacks, SplitOnlyAfterObservedNodes) {
   EXPECT_THAT(proxy(a_backend).segments, ElementsAre(0, 1)) << "h, a | b, c";
   EXPECT_THAT(proxy(b_backend).segments, ElementsAre(0, 1)) << "y | z";
   EXPECT_EQ(scheduler.plans_made(), 1U);
-  EXPECT_EQ(watch.asked, 14) << "each node, once in allocate and once in compute";
+  EXPECT_EQ(watch.asked, 14) << "allocate() and compute() each query every node once";
 }
 
 TEST_F(EvalCallbacks, CanObserveAllNodesAndViews) {
@@ -145,7 +145,7 @@ TEST_F(EvalCallbacks, MayObserveOtherNodesInNextRun) {
   EXPECT_EQ(scheduler.plans_made(), 4U);
 }
 
-TEST_F(EvalCallbacks, ReservedMemoryIsEnoughForSameObserver) {
+TEST_F(EvalCallbacks, ReservedMemoryIsEnoughForObservedRun) {
   Graph& graph = world.add(kChain);
   watch.wanted = {"h", "b", "y"};
   scheduler.set_eval_callback(watch.callback());
@@ -155,7 +155,7 @@ TEST_F(EvalCallbacks, ReservedMemoryIsEnoughForSameObserver) {
   EXPECT_EQ(scheduler.buffer_size(0), bytes);
 }
 
-/// Expires when the callback that owns it is destroyed.
+/// Expires when the callback that owns the token is destroyed.
 using Life = std::weak_ptr<const void>;
 
 TEST_F(EvalCallbacks, MayReplaceThemselvesDuringRun) {
@@ -177,7 +177,7 @@ TEST_F(EvalCallbacks, MayReplaceThemselvesDuringRun) {
       test::expect_close(test::outputs(graph), test::on_one(kChain, Rig::cpu(3)));
     };
     run();
-    EXPECT_TRUE(watch.order.empty()) << "the new callback only sees the next run";
+    EXPECT_TRUE(watch.order.empty()) << "the new callback observes only the next run";
     EXPECT_TRUE(life.expired());
     run();
     EXPECT_THAT(watch.order, ElementsAre("y"));
@@ -206,15 +206,15 @@ TEST_F(EvalCallbacks, CannotPlanOrRunGraphs) {
     graph_inputs(graph);
     ASSERT_EQ(scheduler.compute(graph), Status::kSuccess);
     test::expect_close(test::outputs(graph), test::on_one(kChain, Rig::cpu(3)));
-    EXPECT_EQ(refused, 3) << "asked by allocate and compute, shown by compute";
+    EXPECT_EQ(refused, 3) << "two queries by allocate() and compute(), and one observation by compute()";
     scheduler.set_eval_callback({});
     EXPECT_NO_THROW(call.make());
     scheduler.synchronize();
   }
 }
 
-// On a meta device attn_out and ffn_out are partial sums. The callback must see the complete sums.
-TEST_F(EvalCallbacks, SeeCompletePartialSums) {
+// On a meta device, attn_out and ffn_out are partial sums. The callback must read the complete sums.
+TEST_F(EvalCallbacks, SeeCompleteSumsOnMetaDevices) {
   const auto mesh = Rig::mesh({0, 1}, test::llama_layouts({3, 1}));
   const auto meta = mesh->init();
   const auto host = Rig::cpu(2).init();

@@ -1,4 +1,5 @@
-// Failures: each failure gives a status and names its cause, and everything works again afterwards.
+// Tests of failures in a scheduler. Each failure must give a status or exception that names the cause. After the
+// failure, the scheduler must work again.
 #include <gmock/gmock.h>
 
 #include "base/error.h"
@@ -29,7 +30,7 @@ weight %w2 f32 [32, 32]
 output %z
 )";
 
-/// A host task that fails.
+/// A host task that always fails.
 void broken(void*, const void*, bool failed) {
   if (!failed) fail<DeviceError>("the disk is on fire");
 }
@@ -69,7 +70,7 @@ TEST_F(SchedulerFailures, AreThrownFromAnyBackend) {
   }
 }
 
-TEST_F(SchedulerFailures, NameTheFailingNode) {
+TEST_F(SchedulerFailures, ContainNameOfFailingNode) {
   auto& null_device = Registry::instance().find_family("NULL")->create_device("");
   const auto failing = null_device.init("fail_node=y");
   const auto host = Rig::cpu(0).init();
@@ -79,7 +80,7 @@ TEST_F(SchedulerFailures, NameTheFailingNode) {
   scheduler.allocate(graph);
   world.fill_inputs(graph);
   const auto run = [&] {
-    scheduler.compute_async(graph);  // waits here if a device has no events
+    scheduler.compute_async(graph);  // if a device has no events, this call waits
     scheduler.synchronize();
   };
   for (int i = 0; i < 3; ++i) {
@@ -102,7 +103,7 @@ TEST_F(SchedulerFailures, ThrowCauseOfFailingMetaRank) {
     ASSERT_TRUE(stream->enqueue({broken, nullptr, nullptr}));
     scheduler.compute_async(graph);
     EXPECT_THAT([&] { scheduler.synchronize(); }, ThrowsMessage<DeviceError>(HasSubstr("the disk is on fire")))
-        << "the cause, not its consequence";
+        << "the error comes from the rank that failed first";
     expect_works(scheduler, world, graph, text);
   }
 }
@@ -144,7 +145,7 @@ TEST_F(SchedulerFailures, LeaveNoMemoryAllocated) {
   EXPECT_EQ(scheduler.compute(fits), Status::kSuccess);
 }
 
-TEST_F(SchedulerFailures, LeaveNothingPlacedIfPlanningFails) {
+TEST_F(SchedulerFailures, LeaveNoNodePlacedIfPlanningFails) {
   World world({{"*", &Rig::cpu(0)}});
   Graph& graph = world.add(kThreeLayers);
   ProxyDevice device{Rig::cpu(0), "PICKY"};

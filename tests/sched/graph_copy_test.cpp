@@ -86,7 +86,7 @@ TEST_F(GraphCopies, ShareLeaves) {
   EXPECT_EQ(leaves.originals().size(), 14U);
   const Tensor& cache = *world.weights.find("ck");
   EXPECT_EQ(first.find(cache), second.find(cache));
-  EXPECT_EQ(first.find(*token.find("logits")), nullptr) << "a node of another graph";
+  EXPECT_EQ(first.find(*token.find("logits")), nullptr) << "logits is a node of another graph";
   const auto other = mesh->init();
   expect_equal(prompt, *backend, first, *other);
   expect_equal(token, *backend, second, *other);
@@ -110,7 +110,7 @@ TEST_F(GraphCopies, KeepLeavesWithEqualNamesApart) {
   EXPECT_EQ(test::read_values(*copy.find(*sum)), test::Values(8, 3.0));
 }
 
-TEST_F(GraphCopies, LeaveNothingCopiedAfterError) {
+TEST_F(GraphCopies, DestroyCopiedLeavesAfterError) {
   Graph& graph = world.add(test::llama_graph(3));
   Graph other("other");
   TensorContext unplaced;

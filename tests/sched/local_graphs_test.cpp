@@ -1,4 +1,4 @@
-// Conditions that the plans of a schedule's local graphs must meet.
+// Tests of check_writable(), which rejects a copy if the copy would be written before it has memory.
 #include "sched/local_graphs.h"
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ using test::Rig;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// A plan that reports the same first writable segment for every input.
+/// A plan in which every input is writable from segment `from` on.
 struct FakePlan final : GraphPlan {
   FakePlan(Backend& backend, int from) : GraphPlan(backend), from_(from) {}
   size_t allocated_bytes() const override { return 0; }
@@ -21,7 +21,7 @@ struct FakePlan final : GraphPlan {
   int from_;
 };
 
-TEST(LocalGraphs, CopyIsNotWrittenBeforeItHasMemory) {
+TEST(LocalGraphs, CopyWithoutMemoryIsNotWritable) {
   const Rig rig(1);
   const auto backend = Rig::cpu(0).init();
   Graph graph;

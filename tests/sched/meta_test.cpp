@@ -1,4 +1,4 @@
-// Meta devices as backends of a scheduler, together with CPU devices and other meta devices.
+// Tests of a scheduler whose backends are meta devices and CPU devices.
 #include <gmock/gmock.h>
 
 #include <numeric>
@@ -21,7 +21,8 @@ using test::World;
 using testing::HasSubstr;
 
 struct ScheduledMeta : testing::Test {
-  /// Runs the small decoder six times, alternately for 5 tokens and 1 token, and compares with one device.
+  /// Runs the small decoder six times, alternately with 5 tokens and 1 token. Compares the results with the results on
+  /// one device.
   void check(const std::vector<Backend*>& backends, const Homes& homes, int splits) {
     World world(homes), one({{"*", &Rig::cpu(7)}});
     Scheduler scheduler(backends, {.copies = 2});
@@ -89,8 +90,8 @@ TEST_F(ScheduledMeta, RunsWithSecondMetaDevice) {
   check({meta.get(), other_backend.get(), cpu.get()}, homes, 3);
 }
 
-/// Rank 0 uses e in the partial sum o0, before `n`. After `n`, every rank uses e. Between the two uses, a planner could
-/// place m0 to m2 in e's memory.
+/// Before node `n` of this graph, only rank 0 uses `e`, in the partial sum `o0`. After `n`, every rank uses `e`.
+/// Between the two uses, a planner could reuse the memory of `e` for `m0` to `m2`.
 const char* const kUsedByOneThenByAll = R"(
 input %x f32 [8, 2]
 input %e f32 [8, 2]
@@ -111,8 +112,8 @@ output %o0
 output %q
 )";
 
-/// An input that some ranks use in an earlier segment than other ranks. It is written before the earliest of these
-/// segments.
+/// Tests of an input that some ranks use in an earlier segment than other ranks. The scheduler must write the input
+/// before the first of these segments.
 struct MetaInputs : testing::Test {
   void check(const Homes& homes, const EvalCallback& observer) {
     World world(homes);
@@ -144,8 +145,8 @@ TEST_F(MetaInputs, KeepValuesWhileHostReadsObservedNode) {
   check({{"*", mesh.get()}}, [](const Tensor& node, bool ask) { return !ask || node.name == "n"; });
 }
 
-/// The second rank's addend of the sum is the copy of w1 itself. The copy must be kept although no node of that rank
-/// reads it.
+/// On the second rank, the addend of the sum is the copy of w1 itself. No node of this rank reads the copy, but the
+/// copy must not be overwritten.
 TEST(MetaCopies, CopiedWeightInOutputSumIsNotOverwritten) {
   const std::string text = R"(
 weight %w1 f32 [64]
@@ -187,7 +188,7 @@ TEST_F(ScheduledMeta, RefusesOpUnsupportedByMember) {
         check({backend.get()}, {{"*", mixed.get()}}, 1);
       },
       ThrowsMessage<DeviceError>(
-          HasSubstr("; every member of a meta device must be able to run it: leave out the members that cannot, or "
+          HasSubstr("; every member of a meta device must be able to run the node: leave out members that cannot, or "
                     "add")));
 }
 
@@ -211,11 +212,11 @@ TEST_F(ScheduledMeta, RunsLargeBatchesWithWeightsOnCpu) {
     }
     Backend* expected = tokens > 1 ? backend.get() : cpu.get();
     EXPECT_EQ(scheduler.backend_of(*graph.find("g")), expected);
-    EXPECT_EQ(scheduler.backend_of(*graph.find("heads")), cpu.get()) << "runs where the caches are";
+    EXPECT_EQ(scheduler.backend_of(*graph.find("heads")), cpu.get()) << "the node runs on the backend of the caches";
   }
 }
 
-TEST_F(ScheduledMeta, RunsWithoutWaitingOnHost) {
+TEST_F(ScheduledMeta, QueuedRunsDoNotBlockHost) {
   World world({{"gate", &Rig::cpu(3)}, {"*", mesh.get()}});
   const std::string text = test::llama_graph(3);
   Graph& graph = world.add(text);

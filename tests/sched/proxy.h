@@ -1,5 +1,5 @@
-// A device that forwards to another device. Tests can change the set of supported ops, and its backends record their
-// calls. Weights placed on it are in memory of its own, which other devices cannot use. One thread at a time.
+// A device that forwards all calls to another device. Tests can restrict the supported ops. The backends of the device
+// record their calls. Weights on this device are in separate memory, which other devices cannot use. Single-threaded.
 #pragma once
 
 #include <functional>
@@ -27,8 +27,7 @@ class ProxyBufferType final : public BufferType {
   Device& device_;
 };
 
-/// Proxies have a family of their own, because functions of the inner device's family would expect that family's
-/// backends.
+/// Proxies need a separate family, because functions of the inner device's family accept only backends of that family.
 class ProxyFamily final : public BackendReg {
  public:
   std::string name() const override { return "PROXY"; }
@@ -40,10 +39,10 @@ class ProxyDevice final : public Device {
  public:
   explicit ProxyDevice(Device& inner, std::string name = {}) : inner_(inner), name_(std::move(name)) {}
 
-  std::function<bool(const Tensor&)> refuses;  ///< empty: the proxy runs all ops of the inner device
-  std::function<bool(const Tensor&)> wants;    ///< answers offload_op; empty: false
+  std::function<bool(const Tensor&)> refuses;  ///< nodes that supports_op() rejects; if empty, rejects none
+  std::function<bool(const Tensor&)> wants;    ///< result of offload_op(); if empty, the result is false
   bool has_events = true;
-  bool reads_all = false;  ///< can use memory of every other device
+  bool reads_all = false;  ///< whether the device can read memory of all other devices
 
   std::string name() const override { return name_.empty() ? inner_.name() : name_; }
   std::string description() const override { return inner_.description(); }
@@ -72,7 +71,7 @@ class ProxyDevice final : public Device {
   ProxyBufferType type_{*this};
 };
 
-/// For other streams, this backend has the inner backend as its only member.
+/// To other streams, this backend looks like a meta backend whose only member is the inner backend.
 class ProxyBackend final : public Backend {
  public:
   struct Access {
@@ -82,7 +81,7 @@ class ProxyBackend final : public Backend {
   };
   std::vector<Access> sets, gets;
   int synchronized = 0;
-  std::vector<int> segments;  ///< segments of plans in the order in which they were queued
+  std::vector<int> segments;  ///< first segment of each queued compute_async() call, in order
 
   ProxyBackend(ProxyDevice& device, std::unique_ptr<Backend> inner)
       : device_(device), inner_(std::move(inner)), stream_(inner_.get()) {}
@@ -119,7 +118,7 @@ class ProxyBackend final : public Backend {
   std::span<Backend* const> members() const override { return {&stream_, 1}; }
   bool enqueue(const HostTask& task) override { return inner_->enqueue(task); }
 
-  /// The backend that events of the inner device accept.
+  /// Returns the inner backend of a proxy, because events of the inner device accept only this backend.
   static Backend& behind(Backend& backend) {
     auto* proxy = dynamic_cast<ProxyBackend*>(&backend);
     return proxy != nullptr ? *proxy->stream_ : backend;

@@ -1,4 +1,4 @@
-// CPU devices, some as members of meta devices, and graphs whose weights are stored on several devices.
+// Helpers for tests of schedulers: CPU devices and meta devices, and graphs with weights on several devices.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace shoal::test {
 
-/// A graph that computes the ids of its experts.
+/// A graph in which a router computes the ids of the experts.
 inline constexpr const char* kChosenExperts = R"(
 input %x f32 [32, 1, 4]
 weight %router f32 [32, 6]
@@ -25,7 +25,7 @@ weight %experts f32 [32, 16, 6]
 output %e
 )";
 
-/// Several CPU devices with one thread each, for the duration of a test.
+/// CPU devices with one thread each, for the duration of a test.
 class Rig {
  public:
   explicit Rig(int devices) : configuration_("devices=" + std::to_string(devices) + ",threads=1,memory=64M") {}
@@ -40,7 +40,7 @@ class Rig {
   CpuConfiguration configuration_;
 };
 
-/// Devices of weights and caches by name. Names may end with `*`. The first match counts.
+/// Maps names of weights and caches to devices. A name may end with `*`. The first entry with a matching name is used.
 using Homes = std::vector<std::pair<std::string, Device*>>;
 
 inline Device& home_for(const std::string& name, const Homes& homes) {
@@ -51,7 +51,7 @@ inline Device& home_for(const std::string& name, const Homes& homes) {
   throw std::runtime_error("no home for " + name);
 }
 
-/// Weights, and graphs from text that use them.
+/// Weights and caches with memory on several devices, and the graphs that use them.
 struct World {
   explicit World(Homes homes, uint64_t seed = 1) : homes(std::move(homes)), seed(seed) {}
 
@@ -85,7 +85,7 @@ struct World {
   std::vector<std::unique_ptr<Graph>> graphs;
 };
 
-/// Values of the graph's outputs, by name.
+/// Returns the values of the graph's outputs by name.
 inline std::map<std::string, Values> outputs(const Graph& graph) {
   std::map<std::string, Values> values;
   for (const Tensor* node : graph.nodes()) {
@@ -94,7 +94,7 @@ inline std::map<std::string, Values> outputs(const Graph& graph) {
   return values;
 }
 
-/// Outputs of a graph text on one device. With `all`, every node is an output.
+/// Runs a graph text on one device and returns the outputs. If `all` is set, every node becomes an output.
 inline std::map<std::string, Values> on_one(const std::string& text, Device& device, uint64_t seed = 1,
                                             bool all = false) {
   World world({{"*", &device}}, seed);

@@ -1,4 +1,4 @@
-// Schedules as text. The devices are CPU devices under other names. No tensor has memory.
+// Compares schedules with their expected text. The devices are CPU devices with other names. No tensor has memory.
 #include "sched/schedule.h"
 
 #include <gmock/gmock.h>
@@ -39,8 +39,8 @@ output %y
 )";
 
 struct Schedules : testing::Test {
-  /// Makes a schedule. `homes` maps names of weights and caches to devices; `otherwise` is the device for all other
-  /// names.
+  /// Makes a schedule. `homes` contains the devices of weights and caches by name. All other weights and caches are on
+  /// the device `otherwise`.
   Schedule make(const std::string& text, const std::map<std::string, Device*>& homes, Device* otherwise = nullptr) {
     graph = std::make_unique<Graph>("graph");
     weights = std::make_unique<TensorContext>();
@@ -105,7 +105,8 @@ output %z
   }
 }
 
-// All layers share the small factors, so heads must not be copied to the factors' device and back.
+// All layers use the same small frequency factors. So the heads must not be copied to the device of the factors and
+// back.
 TEST_F(Schedules, RunRopeOnBackendOfItsHeads) {
   constexpr const char* kRope = R"(
 input %x f32 [64, 1]
@@ -135,10 +136,10 @@ TEST_F(Schedules, GiveNodesWithoutWeightsToFasterNeighbour) {
             "  copy h f32 [96] from split 0\n"
             "  node a unary    neighbour\n"
             "  node y mul_mat  weight\n")
-      << "a faster neighbour takes nodes without weights";
+      << "a node without weights runs on the faster backend of a neighbour";
 }
 
-TEST_F(Schedules, NeedOneSplitOnOneBackend) {
+TEST_F(Schedules, HaveOneSplitOnSingleBackend) {
   devices = {&a};
   const Schedule schedule = make(kTwoLayers, {}, &a);
   EXPECT_EQ(to_string(schedule),
@@ -193,8 +194,8 @@ TEST_F(Schedules, UseBackendSetByUser) {
   host.refuses = [](const Tensor& node) { return node.op == Op::kUnary; };
   EXPECT_THAT([&] { make(kTwoLayers, {}, &a); },
               ThrowsMessage<DeviceError>(HasSubstr(
-                  "[HOST] cannot run '%a = unary(%h) {kind=silu}  # f32 [96]', although it was set to run there; "
-                  "set another backend, or none")));
+                  "[HOST] cannot run '%a = unary(%h) {kind=silu}  # f32 [96]', although this backend was set for "
+                  "the node; set another backend, or none")));
 }
 
 TEST_F(Schedules, StreamWeightsForLargeBatches) {
@@ -224,8 +225,8 @@ output %y
   ASSERT_EQ(small.splits.size(), 1U) << to_string(small);
   EXPECT_EQ(small.splits[0].backend, 2) << "one token";
   a.refuses = [](const Tensor& node) { return node.name == "h"; };
-  EXPECT_EQ(make(large, {}, &host).nodes[0].reason, Reason::kWeight) << "A does not ask for a node that it cannot run";
-  EXPECT_EQ(make(large, {{"w1", &a}}, &b).nodes[1].reason, Reason::kWeight) << "the weight is stored there";
+  EXPECT_EQ(make(large, {}, &host).nodes[0].reason, Reason::kWeight) << "A does not request a node that A cannot run";
+  EXPECT_EQ(make(large, {{"w1", &a}}, &b).nodes[1].reason, Reason::kWeight) << "A stores the weight";
 }
 
 TEST_F(Schedules, CopyOnlyUsedExperts) {
@@ -253,7 +254,7 @@ output %f
   EXPECT_EQ(make(twice, {}, &host).splits[0].copies[0].ids, nullptr) << "another node also uses the experts";
 }
 
-TEST_F(Schedules, SpreadBackendsToNeighbours) {
+TEST_F(Schedules, PropagateBackendsToNeighbours) {
   const std::string text = R"(
 input %x f32 [64, 1]
 weight %w0 f32 [64, 64]
@@ -273,14 +274,14 @@ output %z
   };
   EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &b}})), "000011");
   EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &host}})), "000022")
-      << "the last backend spreads only to the remaining nodes";
+      << "the last backend gets only the remaining nodes";
   EXPECT_EQ(where(make(text, {{"w0", &host}, {"w1", &a}})), "220000")
       << "the last backend gets only the remaining nodes";
   EXPECT_EQ(where(make(text, {}, &host)), "222222");
   a.refuses = [](const Tensor& node) { return node.name == "d"; };
   EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &b}})), "000111");
   EXPECT_EQ(where(make(text, {{"w0", &a}, {"w1", &a}})), "000100")
-      << "its neighbours cannot run it; the first backend that can does";
+      << "the backends of the neighbours cannot run this node, so the first backend that can run the node does";
 }
 
 TEST_F(Schedules, MakeLeafViewsOnEveryBackendThatReadsThem) {
@@ -366,7 +367,7 @@ output %keys
   host.reads_all = true;
   const Schedule in_place = make(before, {}, &a);
   EXPECT_TRUE(in_place.ordered) << to_string(in_place);
-  EXPECT_EQ(in_place.copies(), 3) << "x twice, the rows, and not the cache";
+  EXPECT_EQ(in_place.copies(), 3) << "two copies of x and one copy of the rows, but no copy of the cache";
   host.reads_all = false;
   EXPECT_FALSE(make(before, {}, &a).ordered);
 }
@@ -401,7 +402,7 @@ output %a
   EXPECT_EQ(make(text, {}).splits.size(), 1U);
 }
 
-TEST_F(Schedules, RefuseUserChoiceForViewsAndLaterWrites) {
+TEST_F(Schedules, RefuseToSetBackendOfViewsAndRepeatedCacheWrites) {
   const std::string text = R"(
 input %x f32 [32, 1]
 input %slots16.rows i32 [1]
@@ -421,7 +422,7 @@ output %flat
                             "set the backend of keys instead")));
   user = {{"flat", 0}};
   EXPECT_THAT([&] { make(text, {{"ck", &a}}); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("flat is a view and has the backend of its base; set the "
+              ThrowsMessage<InvalidArgument>(HasSubstr("flat is a view and runs on the backend of its base; set the "
                                                        "backend of again instead")));
 }
 
@@ -453,17 +454,17 @@ output %keys
     EXPECT_THAT([&] { make(text, {{"ck", &home}}); }, ThrowsMessage<DeviceError>(testing::EndsWith(remedy)));
   };
   a.refuses = b.refuses = host.refuses = cannot_write;
-  expect(host, "; cast its sources");
-  expect(a, "; ck is stored on A, which cannot run the node: place it on another device, or leave that device out");
+  expect(host, "; cast the sources of the node");
+  expect(a, "; ck is stored on A, which cannot run the node: place the tensor on another device, or omit this device");
   const auto mesh = meta::MetaDevice::create({&a, &b}, [](const Tensor&) { return meta::SplitState::mirrored(); });
   devices = {mesh.get(), &host};
-  expect(*mesh, "; every member of a meta device must be able to run it: leave out the members that cannot");
+  expect(*mesh, "; every member of a meta device must be able to run the node: leave out members that cannot");
   devices = {mesh.get()};
-  expect(*mesh, "leave out the members that cannot, or add a CPU device as the last one");
+  expect(*mesh, "leave out members that cannot, or add a CPU device as the last device");
 }
 
-TEST_F(Schedules, UseLastBackendForForeignHostMemory) {
-  // Both backends can use memory of CPU2, but CPU2 is the device of neither.
+TEST_F(Schedules, RunNodeOnLastBackendIfDataIsInHostMemoryOfOtherDevice) {
+  // Both backends can read memory of CPU2, but neither is a backend of CPU2.
   ProxyDevice first(cpu(2), "FIRST"), last(cpu(2), "LAST");
   first.reads_all = last.reads_all = true;
   devices = {&first, &last};

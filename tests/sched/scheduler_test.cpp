@@ -1,5 +1,5 @@
-// Runs of a scheduler on CPU devices: order of work, cached plans, and replanning. meta_test.cpp tests meta devices,
-// failure_test.cpp tests failures.
+// Tests of runs of a scheduler on CPU devices: order of work, cached plans and new plans. The tests of meta devices are
+// in meta_test.cpp, and the tests of failures are in failure_test.cpp.
 #include "sched/scheduler.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using test::ProxyDevice;
 using test::Rig;
 using test::World;
 
-/// y = w1 * silu(w0 * x) for `tokens` tokens. w0 and w1 are usually on different devices.
+/// A graph that computes y = w1 * silu(w0 * x) for `tokens` tokens. In most tests, w0 and w1 are on different devices.
 std::string two_layers(int64_t tokens = 1) {
   return fmt::format(R"(
 input %x f32 [64, {}]
@@ -36,7 +36,7 @@ output %y
                      tokens);
 }
 
-/// Two CPU devices that cannot read each other's memory, and their backends.
+/// Two CPU devices with their backends. Neither device can read the memory of the other device.
 struct SchedulerRuns : testing::Test {
   std::unique_ptr<Scheduler> make(SchedulerOptions options = {}) {
     return std::make_unique<Scheduler>(std::vector<Backend*>{a_backend.get(), b_backend.get()}, options);
@@ -50,7 +50,7 @@ struct SchedulerRuns : testing::Test {
   static void set(Tensor& tensor, const std::vector<float>& values) {
     tensor_set(tensor, values.data(), 0, values.size() * 4);
   }
-  /// y for x = ramp(first), on one device.
+  /// Returns y for x = ramp(first), computed on one device.
   std::vector<float> expected(int64_t tokens, float first) const {
     World world({{"*", &Rig::cpu(2)}});
     Graph& graph = world.add(two_layers(tokens));
@@ -106,7 +106,7 @@ TEST_F(SchedulerRuns, WorkOnDevicesWithoutEvents) {
   for (float first : {1.0f, -2.0f, 0.5f}) check(*scheduler, graph, first);
 }
 
-TEST_F(SchedulerRuns, DoNotBlockHostAndCopyInputsWhenQueued) {
+TEST_F(SchedulerRuns, EachQueuedRunCopiesInputsWithoutBlockingHost) {
   Graph& graph = world.add(two_layers(2));
   Tensor& x = *graph.inputs()[0];
   const Tensor& y = *graph.find("y");
@@ -152,7 +152,7 @@ output %y
   for (int i : {0, 1}) {
     const auto scheduler = make();
     scheduler->allocate(graph);
-    // The caller's x, two slots for x, and one slot for an operand of the sum.
+    // Host memory contains the caller's x, two slots for x, and one slot for an operand of the sum.
     EXPECT_EQ(scheduler->host_bytes(), 3 * x.bytes() + y.bytes());
     run(*scheduler, static_cast<float>(i), alone[i]);
     scheduler->synchronize();
@@ -236,8 +236,8 @@ TEST_F(SchedulerRuns, GetAsyncReadsInputs) {
   EXPECT_EQ(value, 1.01f);
 }
 
-// B reads the cache in place on A. Then A writes a row for the next run.
-TEST_F(SchedulerRuns, UseSharedCacheInOrder) {
+// Backend B reads the cache in the memory of A. Then A writes one row of the cache. The next run reads this row.
+TEST_F(SchedulerRuns, AccessSharedCacheInOrder) {
   const std::string text = R"(
 input %x f32 [32, 1]
 input %slots16.rows i32 [1]
@@ -264,7 +264,7 @@ output %score
       scheduler->compute_async(graph);
       scheduler->get_async(*graph.find("score"), seen[static_cast<size_t>(run)].data(), 0, 64);
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // time for a backend that wrongly does not wait
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // enough time for a backend that does not wait
     gate.open = true;
     scheduler->synchronize();
     for (int run = 0; run < 4; ++run) {
@@ -280,7 +280,7 @@ TEST_F(SchedulerRuns, ReservedMemoryDoesNotGrow) {
   const auto scheduler = make();
   ASSERT_TRUE(scheduler->reserve(large));
   EXPECT_EQ(scheduler->plans_made(), 0U);
-  EXPECT_EQ(large.find("y")->buffer, nullptr) << "no plan is kept";
+  EXPECT_EQ(large.find("y")->buffer, nullptr) << "reserve() keeps no plan";
   const size_t a_bytes = scheduler->buffer_size(0), b_bytes = scheduler->buffer_size(1);
   EXPECT_GE(a_bytes, 40U * (64 + 96) * 4);
   EXPECT_GE(b_bytes, 40U * (96 + 32) * 4);
@@ -308,14 +308,14 @@ TEST_F(SchedulerRuns, MemoryGrowsWithoutReserve) {
   EXPECT_EQ(a.memory().free, free);
 }
 
-TEST_F(SchedulerRuns, KeepMostRecentlyUsedGraphs) {
+TEST_F(SchedulerRuns, KeepPlansOfMostRecentlyUsedGraphs) {
   std::vector<Graph*> graphs;
   for (int64_t tokens : {4, 3, 2}) graphs.push_back(&world.add(two_layers(tokens)));
   const auto scheduler = make({.kept_graphs = 2});
   for (Graph* graph : graphs) check(*scheduler, *graph, 1.0f);
   EXPECT_EQ(scheduler->plans_made(), 3U);
   EXPECT_EQ(graphs[0]->find("y")->buffer, nullptr);
-  EXPECT_NE(graphs[0]->inputs()[0]->buffer, nullptr) << "inputs written by the caller stay";
+  EXPECT_NE(graphs[0]->inputs()[0]->buffer, nullptr) << "inputs that the caller has written keep their memory";
   check(*scheduler, *graphs[1], 2.0f);
   EXPECT_EQ(scheduler->plans_made(), 3U);
   set(*graphs[0]->inputs()[0], test::read_floats(*graphs[0]->inputs()[0]));
@@ -485,8 +485,8 @@ TEST_F(SchedulerRuns, ExpertIdsMayBeComputed) {
   }
 }
 
-/// Experts in host memory. Between the ids and each use of the experts, the device runs other nodes, which must not
-/// overwrite the ids. The device of `router` computes the ids.
+/// A graph with experts in host memory. Between the computation of the ids and each use of the experts, the device runs
+/// other nodes. These nodes must not overwrite the ids. The device of `router` computes the ids.
 std::string experts_between(bool brought_early) {
   std::string text = R"(
 input %x f32 [32, 1, 4]
@@ -503,7 +503,7 @@ weight %a_own f32 [32, 8, 8]
 %scores = mul_mat(%router, %flat)
 %chosen = top_k(%scores) {k=2}
 )";
-  // Copies the ids to A before the split of the experts.
+  // This node copies the ids to A before the split that uses the experts.
   if (brought_early) text += "%early = mul_mat_id(%a_own, %x, %chosen)\noutput %early\n";
   return text + R"(
 %h0 = mul_mat(%b0, %flat)
@@ -532,7 +532,7 @@ TEST_F(SchedulerRuns, ExpertIdsOutliveOtherSplitsOfTheirBackend) {
     for (const char* name : {"h3", "e", "d"}) EXPECT_EQ(scheduler->backend_of(*graph.find(name)), a_backend.get());
     for (const char* name : {"h1", "h5", "f"}) EXPECT_EQ(scheduler->backend_of(*graph.find(name)), b_backend.get());
     for (uint64_t seed = 1; seed <= 4; ++seed) {
-      test::poison(graph, *scheduler->scheduled().plan(0));  // overwrites experts of the previous run
+      test::poison(graph, *scheduler->scheduled().plan(0));  // overwrites the experts of the previous run
       moe.seed = seed;
       moe.fill_inputs(graph);
       for (Tensor* weight : moe.weights.tensors()) moe.fill(*weight);
@@ -566,7 +566,7 @@ TEST_F(SchedulerRuns, StreamedWeightsReuseMemory) {
   EXPECT_EQ(needed[0], needed[1]) << "the next weight reuses the memory of a used weight";
 }
 
-TEST_F(SchedulerRuns, ForeignWeightIsReadByItsOwnBackend) {
+TEST_F(SchedulerRuns, UnsupportedNodeRunsOnOtherBackendWithCopiedWeight) {
   a.refuses = [](const Tensor& node) { return node.name == "h"; };
   Graph& graph = world.add(two_layers(2));
   const auto scheduler = make({.copies = 2});

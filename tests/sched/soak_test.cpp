@@ -1,5 +1,5 @@
-// Runs many alternating graphs on a meta device and a CPU, with pauses in which the threads park. Memory must stay
-// flat, no graph may be planned again, and no run may hang. SHOAL_SOAK_RUNS is the number of runs.
+// Runs two graphs alternately many times on a meta device and a CPU. In some pauses between runs, the threads park.
+// Memory must not grow, no graph may be planned again, and each run must end. SHOAL_SOAK_RUNS is the number of runs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -34,8 +34,8 @@ size_t resident_bytes() {
   return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-/// Aborts the program if `work` does not return in time. An exception would not help, because the threads could not be
-/// joined.
+/// Aborts the program if `work` does not return within `limit`. An exception would not help, because the blocked
+/// threads could not be joined.
 void with_deadline(std::chrono::seconds limit, const std::function<void()>& work) {
   std::promise<void> done;
   std::thread watch([&, finished = done.get_future()] {
@@ -48,7 +48,7 @@ void with_deadline(std::chrono::seconds limit, const std::function<void()>& work
   watch.join();
 }
 
-/// A decoder on a meta device with its head and its caches on a CPU.
+/// A decoder on a meta device. The head and the caches of the decoder are on a CPU.
 class Soak {
  public:
   Soak() {
@@ -72,12 +72,13 @@ class Soak {
       if (i == count / 5) warm = resident_bytes();
     }
     EXPECT_EQ(scheduler_.plans_made(), 2U);
-    if (kSanitized) return;  // sanitizers keep freed memory
+    if (kSanitized) return;  // sanitizers do not return freed memory to the system
     EXPECT_LT(resident_bytes(), warm + (256U << 10)) << "memory grew from " << warm;
   }
 
  private:
-  /// The expected outputs. From the second round on, the caches contain the rows of both graphs and no longer change.
+  /// Returns the expected outputs. From the second round on, the caches contain the rows of both graphs, and the values
+  /// in the caches no longer change.
   static std::vector<test::Values> on_one_device() {
     World world({{"*", &Rig::cpu(3)}});
     const auto backend = Rig::cpu(3).init();
@@ -113,7 +114,7 @@ class Soak {
   std::vector<test::Values> expected_;
 };
 
-TEST(Soak, AlternatingGraphsKeepMemoryFlat) {
+TEST(Soak, AlternatingGraphsUseConstantMemory) {
   const int count = runs();
   with_deadline(std::chrono::seconds(120 + count / 50), [&] { Soak().run(count); });
 }

@@ -1,5 +1,5 @@
-// Experts that are streamed from host memory. The experts that the ids select must arrive, on a simple device and on
-// meta devices, even if a rank owns none of the experts.
+// Tests of experts that are streamed from host memory. The experts that the ids select must arrive on a simple device
+// and on meta devices. This must also hold if a rank owns no experts.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -14,14 +14,14 @@ namespace {
 using test::Rig;
 using test::World;
 
-/// A graph that selects experts, and the backend of each node. Backend 0 receives the experts, backend 1 stores them.
+/// A graph that selects experts, and the backend of each node. Backend 0 streams the experts from backend 1.
 struct Choice {
   const char* name;
   std::string graph;
   std::map<std::string, int> nodes;
 };
 
-// A rank that owns no experts does not use the ids, because it runs no other node that needs them.
+// If a rank owns no experts, none of its nodes needs the ids.
 constexpr const char* kIdsElsewhere = R"(
 weight %here.t f32 [8, 2, 4]
 weight %experts f32 [8, 4, 2]
@@ -35,7 +35,7 @@ output %y
 output %q
 )";
 
-// The device runs another split after it computes the ids and before it uses the experts.
+// Between the computation of the ids and the use of the experts, the device runs another split.
 constexpr const char* kIdsHere = R"(
 weight %here.t f32 [2, 2, 64]
 weight %experts f32 [8, 3, 2]
@@ -79,15 +79,16 @@ output %w
 )";
 
 const Choice kChoices[] = {
-    {"IdsMadeElsewhere", kIdsElsewhere, {{"ids", 1}, {"s", 1}, {"q", 0}, {"y", 0}}},
-    {"IdsMadeHereBeforeOtherSplits",
+    {"IdsFromOtherBackend", kIdsElsewhere, {{"ids", 1}, {"s", 1}, {"q", 0}, {"y", 0}}},
+    {"IdsBeforeOtherSplits",
      kIdsHere,
      {{"ids", 0}, {"q", 0}, {"q2", 0}, {"a", 0}, {"p", 1}, {"b", 0}, {"c", 1}, {"y", 0}}},
-    {"Ranges", kRanges, {{"y", 0}}},
-    {"UnlikeNumbersOfExperts", kUnlikeNumbers, {{"y", 0}, {"z", 0}, {"w", 0}}},
+    {"RangesOfExperts", kRanges, {{"y", 0}}},
+    {"DifferentNumbersOfExperts", kUnlikeNumbers, {{"y", 0}, {"z", 0}, {"w", 0}}},
 };
 
-/// Layout of `experts` experts: all on rank `owner`, or alternating over all ranks if `owner` is negative.
+/// A layout of `experts` experts. All experts are on rank `owner`. If `owner` is negative, the experts alternate over
+/// all ranks.
 meta::Layout experts_on(int ranks, int owner, int64_t experts) {
   std::vector<meta::Run> runs;
   for (int64_t i = 0; i < experts; ++i) runs.push_back({1, {owner < 0 ? static_cast<int>(i) % ranks : owner}});
@@ -123,7 +124,7 @@ class StreamedExperts : public testing::TestWithParam<Choice> {
   Rig rig{5};
 };
 
-TEST_P(StreamedExperts, MatchTheIds) {
+TEST_P(StreamedExperts, AreThoseThatIdsSelect) {
   test::ProxyDevice own(Rig::cpu(0), "OWN");
   check(own, "one device with memory of its own");
   for (int ranks = 1; ranks <= 4; ++ranks) {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <new>
 
-// With these sanitizers operator new cannot be replaced here.
+// AddressSanitizer and ThreadSanitizer have their own operator new, which this file must not replace.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SHOAL_COUNTS_ALLOCATIONS 0
 #elif defined(__has_feature)

@@ -1,13 +1,13 @@
-// Counts the heap allocations of the whole program through operator new, to test code paths that must not allocate.
+// Counts the calls of operator new in the whole program. Tests use this number to check that code does not allocate.
 #pragma once
 
 #include <cstdint>
 
 namespace shoal::test {
 
-/// Whether allocations are counted. False if the compiler's sanitizer has its own operator new (Clang).
+/// Whether allocations are counted. Under AddressSanitizer and ThreadSanitizer, allocations are not counted.
 bool counts_allocations();
-/// Number of calls of operator new on all threads since the program started.
+/// Number of calls of operator new in all threads since the program started.
 int64_t allocation_count();
 
 }  // namespace shoal::test

@@ -15,7 +15,8 @@
 namespace shoal::test {
 namespace {
 
-/// |a - b|; 0 if a and b are equal or both NaN, infinite if only one of them is finite.
+/// Returns 0 if `a` equals `b`, or if both are NaN. In other cases with a NaN or an infinity, returns infinity. For all
+/// other numbers, returns |a - b|.
 double distance(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
   return std::isfinite(a) && std::isfinite(b) ? std::abs(a - b) : INFINITY;
@@ -26,7 +27,8 @@ bool is_here(const Tensor& local) {
   return local.buffer == nullptr || !is_remote(local.buffer->type().device());
 }
 
-/// A rank's addend of a Partial value. Shares are asymmetric, so that a missing or repeated addend changes the sum.
+/// The addend of `rank` in a Partial tensor with this value. The addend of rank 0 differs from all other addends, so
+/// that a missing or repeated addend changes the sum.
 double addend(double value, bool whole, int ranks, int rank) {
   if (whole) return rank == 0 ? value + 3 * (ranks - 1) : -3;
   return rank == 0 ? 0.6 * value : 0.4 / (ranks - 1) * value;
@@ -57,7 +59,7 @@ std::string disagreement_of_copies(const Tensor& tensor) {
   return {};
 }
 
-/// Compares every owner's value of each element with the first owner's value.
+/// For each element, compares the values of all owners with the value of the first owner.
 std::string disagreement_of_owners(const Tensor& tensor, const meta::Layout& layout, double tolerance) {
   Values known(static_cast<size_t>(tensor.elements()));
   std::vector<int> holder(known.size(), -1);

@@ -1,5 +1,5 @@
-// The leaves of a random case in memory, and the results of a run. All files that run cases use it (run_case.h,
-// sched_case.h, device_session.h, sched_session.h).
+// Writes the leaves of a random case to memory and reads the results of a run. run_case.h, sched_case.h,
+// device_session.h and sched_session.h use these functions.
 #pragma once
 
 #include <map>
@@ -13,28 +13,32 @@ namespace shoal::test {
 
 struct Result {
   Values values;
-  bool integers = false;  ///< integers are compared without tolerance
+  bool integers = false;  ///< whether the values are integers; integers must be equal
 };
-/// Outputs and caches after a run, by name.
+/// Outputs and caches after a run. The key is the name of the tensor.
 using Results = std::map<std::string, Result>;
 
-/// The result of the split-state callback for this leaf.
+/// The state that the split-state callback returns for this leaf.
 meta::SplitState state_of(const RandomCase& one, const Tensor& leaf);
-/// Values of a leaf in run number `run` of the case. Inputs have different values in different runs.
+/// Values of a leaf in run number `run` of the case. The values of inputs differ from run to run.
 Values leaf_values(const RandomCase& one, const Tensor& leaf, uint64_t run = 0);
-/// Writes a whole leaf. A leaf that is Partial on a meta device gets asymmetric addends: 0.6 of the value on one rank
-/// and shares of the remaining 0.4 on the other ranks, or whole numbers.
+/// Writes all elements of a leaf. If the leaf is Partial on a meta device, the addends of the ranks differ. Rank 0 gets
+/// 0.6 of the value, and the other ranks divide the remaining 0.4 equally. If the case has whole numbers, all addends
+/// are whole numbers.
 void write_leaf(const RandomCase& one, Tensor& leaf, const Values& values);
 
-/// The outputs and the current caches. Throws std::runtime_error if ranks of a meta device disagree about a tensor.
+/// Returns the outputs and the current caches. Throws std::runtime_error if two ranks of a meta device disagree about a
+/// tensor.
 Results read_results(const RandomCase& one, const Graph& graph, const TensorContext& weights);
 
-/// For a tensor in a meta buffer: "" if all ranks hold the same values, otherwise the place where two ranks differ.
-/// Mirrored copies must have the same bytes. Values that several ranks own in a split tensor may be rounded
-/// differently, because the ranks' shards may have different shapes.
+/// Compares the ranks' values of a tensor in a meta buffer. Returns "" if the values agree, otherwise names the first
+/// element or byte on which two ranks differ. Mirrored copies must have the same bytes. In a split tensor, several
+/// ranks can own one value. These ranks may round the value differently, because their shards may have different
+/// shapes.
 std::string disagreement(const Tensor& tensor, double tolerance);
-/// "" if all values are equal within tolerance * (largest finite expected value + 0.1), otherwise the largest
-/// difference. Integers must be equal. NaN equals NaN, and an infinity equals itself, whatever the tolerance.
+/// Returns "" if all values are equal within tolerance * (largest finite expected value + 0.1), otherwise describes the
+/// largest difference. Integers must be equal. With any tolerance, NaN equals NaN, and an infinity equals an infinity
+/// of the same sign.
 std::string difference(const Results& expected, const Results& actual, double tolerance);
 
 }  // namespace shoal::test

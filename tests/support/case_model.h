@@ -1,5 +1,5 @@
-// The expected results of a random case over several runs, by the float64 reference. Inputs change from run to run;
-// caches keep the values written into them.
+// Computes the expected results of a random case over several runs in float64. Each run has new inputs. Caches keep the
+// values that earlier runs have written.
 #pragma once
 
 #include <map>
@@ -11,19 +11,19 @@ namespace shoal::test {
 
 class CaseModel {
  public:
-  /// `one` must outlive the model.
+  /// `one` must outlive this object.
   explicit CaseModel(const RandomCase& one);
 
-  /// Evaluates a run on its own inputs and on the caches as of the last done().
+  /// Evaluates run number `run`. The run starts with the caches of the last confirmed run.
   void evaluate(uint64_t run);
-  /// Confirms the run: caches now hold the values that it wrote.
+  /// Confirms the last evaluated run: the caches get the values that the run wrote.
   void done();
 
-  /// The leaf's values before the run.
+  /// The leaf's values before the evaluated run.
   const Values& leaf(const std::string& name) const { return leaves_.at(by_name_.at(name)); }
-  /// The node's values at the time of its computation. Later nodes may have written to caches.
+  /// The node's values directly after its computation. Later nodes may have changed the caches.
   const Values& node(const std::string& name) const { return seen_.at(name); }
-  /// The results after the run.
+  /// The outputs and caches after the evaluated run.
   const Results& results() const { return results_; }
 
  private:

@@ -55,7 +55,7 @@ class Session {
 
   static std::string params_of(const Device& device) { return device.type() == DeviceType::kCpu ? "threads=1" : ""; }
 
-  /// Moves weights and caches to new memory and drops all earlier plans.
+  /// Moves weights and caches to new memory and destroys all plans.
   void place() {
     backend_->plans().clear();
     kept_ = std::make_unique<Kept>();
@@ -69,7 +69,8 @@ class Session {
     return graph;
   }
 
-  /// Writes all leaves except `late`. `fresh`: new plans; in some runs their memory is first filled with NaN.
+  /// Writes all leaves except `late`. `fresh` contains the new plans. In some runs, the memory of these plans is first
+  /// filled with NaN.
   void write(Graph& graph, std::span<const GraphPlan* const> fresh = {}, const std::set<const Tensor*>& late = {}) {
     if (!fresh.empty() && run_.one_in(2, "poison")) {
       for (const GraphPlan* plan : fresh) poison(graph, *plan);
@@ -78,7 +79,8 @@ class Session {
     if (!written_) weights_.write(model_);
     written_ = true;
     for (Tensor* input : graph.inputs()) {
-      // Plans of ranges allocate no memory for unused inputs.
+      // Skips inputs without memory: the plan for a range of nodes allocates no memory for inputs that these nodes do
+      // not use.
       if (!late.contains(input) && input->buffer != nullptr) write_input(*input);
     }
   }
@@ -98,7 +100,7 @@ class Session {
     compare(graph);
   }
 
-  /// Makes zero, one or two HeldBackends of the backend.
+  /// Creates zero, one or two HeldBackend objects for the backend.
   std::vector<std::unique_ptr<HeldBackend>> hold() const {
     std::vector<std::unique_ptr<HeldBackend>> holds;
     for (size_t i = run_.draw("holds", 3); i > 0; --i) holds.push_back(std::make_unique<HeldBackend>(*backend_));
@@ -117,14 +119,14 @@ class Session {
     finish(*graph, *plan);
   }
 
-  /// A plan of nodes [begin, end), with the cuts at which its runs may pause.
+  /// A plan of the nodes [begin, end). Its runs may pause at the cuts in `options`.
   struct Piece {
     int begin, end;
     PlanOptions options;
     std::unique_ptr<GraphPlan> plan;
   };
 
-  /// Random nodes of (begin, end) before which a range or segment begins.
+  /// Randomly selects the nodes in (begin, end) at which a new range or segment begins.
   std::vector<int> draw_cuts(const Graph& graph, int begin, int end, std::string_view what) const {
     std::vector<int> cuts;
     for (int i = begin + 1; i < end; ++i) {
@@ -137,7 +139,7 @@ class Session {
     Piece piece{begin, end, {}, nullptr};
     piece.options.cuts = draw_cuts(graph, begin, end, "cut");
     for (const Tensor* node : nodes_of({&graph, begin, end})) {
-      const bool fixed = node->storage()->role != Role::kCache;  // nodes before the cut may write to shown caches
+      const bool fixed = node->storage()->role != Role::kCache;  // later nodes before the cut may overwrite a cache
       if (fixed && run_.one_in(4, "show " + node->name)) piece.options.shown.push_back(node);
     }
     add_late_inputs(graph, piece);
@@ -146,7 +148,7 @@ class Session {
   }
 
   void in_segments() { run_pieces(false); }
-  /// Makes a plan for each range in order, then runs all plans.
+  /// Plans all ranges in order, then runs all plans.
   void range_by_range() { run_pieces(true); }
 
   void run_pieces(bool ranges) {
@@ -167,11 +169,11 @@ class Session {
     for (const Piece& piece : pieces) run_piece(*graph, piece);
     wait("at the end");
     compare(*graph);
-    while (!pieces.empty()) pieces.pop_back();  // later pieces refer to earlier ones
+    while (!pieces.empty()) pieces.pop_back();  // later plans refer to earlier plans
   }
 
-  /// Chooses late inputs among the inputs whose first user is in this piece. Each late input is written before a random
-  /// segment, at the latest before the segment of its first use.
+  /// Some inputs whose first user is in this piece become late inputs. Each late input is written before a random
+  /// segment. This segment is not later than the segment of the first user.
   void add_late_inputs(const Graph& graph, Piece& piece) const {
     for (const Tensor* input : graph.inputs()) {
       const int user = first_user(graph, *input);
@@ -182,7 +184,7 @@ class Session {
     }
   }
 
-  /// The first node that uses the input; -1 if there is none.
+  /// Index of the first node that uses the input; -1 if no node uses it.
   static int first_user(const Graph& graph, const Tensor& input) {
     for (const Tensor* node : graph.nodes()) {
       if (std::find(node->src.begin(), node->src.end(), &input) != node->src.end()) return node->id;
@@ -203,9 +205,10 @@ class Session {
     }
   }
 
-  /// Queues segments one by one or several at a time. At pauses, shown nodes are read.
+  /// Queues one or several segments per call. At each pause, the nodes in `options.shown` are compared with the
+  /// reference.
   void run_piece(const Graph& graph, const Piece& piece) {
-    std::vector<int> bounds = piece.options.cuts;  // segment i has the nodes [bounds[i], bounds[i + 1])
+    std::vector<int> bounds = piece.options.cuts;  // segment i contains nodes [bounds[i], bounds[i + 1])
     bounds.insert(bounds.begin(), piece.begin);
     bounds.push_back(piece.end);
     const size_t segments = bounds.size() - 1;
@@ -223,7 +226,7 @@ class Session {
     }
   }
 
-  /// Compares the shown nodes in [begin, end).
+  /// Compares the nodes of `shown` in [begin, end) with the reference.
   void compare_shown(const std::vector<const Tensor*>& shown, int begin, int end) {
     for (const Tensor* node : shown) {
       if (node->id < begin || node->id >= end) continue;
@@ -233,18 +236,19 @@ class Session {
     }
   }
 
-  /// Runs a plan that was made for another graph of the same topology. That graph was destroyed.
+  /// Runs a plan that was created for a second graph of the same topology. The second graph is destroyed before the
+  /// run.
   void handed_over() {
     auto before = parse();
     auto plan = backend_->create_plan(*before);
     const auto graph = parse();
-    if (!backend_->update_plan(*plan, *graph)) return whole_graph();  // simple devices may not support update_plan()
+    if (!backend_->update_plan(*plan, *graph)) return whole_graph();  // some devices do not support update_plan()
     before.reset();
     write(*graph, std::array{plan.get()});
     finish(*graph, *plan);
   }
 
-  /// Runs two graphs alternately; the backend plans each graph only once.
+  /// Runs one of two graphs. The plan cache of the backend plans each graph only once.
   void kept_plan() {
     auto& graph = kept_->graphs[run_.draw("graph", 2)];
     if (graph == nullptr) graph = parse();
@@ -253,7 +257,7 @@ class Session {
     finish(*graph, plan);
   }
 
-  /// Runs two plans alternately in the same memory.
+  /// Runs one of two plans. Both plans use the same arena.
   void in_arena() {
     if (kept_->arena == nullptr) kept_->arena = std::make_unique<ComputeArena>(*backend_);
     auto& [graph, plan] = kept_->in_arena[run_.draw("graph", 2)];
@@ -272,7 +276,7 @@ class Session {
     std::unique_ptr<Graph> graph;
     std::unique_ptr<GraphPlan> plan;
   };
-  /// Data that are reused until weights and caches move.
+  /// Graphs and plans that later runs use again. place() destroys them.
   struct Kept {
     std::array<std::unique_ptr<Graph>, 2> graphs;
     std::unique_ptr<ComputeArena> arena;
@@ -294,8 +298,8 @@ constexpr std::array<Session::Way, 6> Session::kWays = {{
     {"planned as a whole", &Session::whole_graph},
     {"in segments", &Session::in_segments},
     {"range by range", &Session::range_by_range},
-    {"handed over to another graph", &Session::handed_over},
-    {"by a kept plan", &Session::kept_plan},
+    {"updated for another graph", &Session::handed_over},
+    {"with a cached plan", &Session::kept_plan},
     {"in an arena", &Session::in_arena},
 }};
 

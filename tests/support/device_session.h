@@ -1,7 +1,12 @@
-// Runs a random case several times on one device (a meta device or a simple device), each time in a different mode. The
-// modes are: one plan for the whole graph, segments, one plan per range, cached plans of alternating graphs, a shared
-// arena, and a plan handed over to a new graph. Between runs weights and caches move to new memory. Caches keep the
-// values that runs write.
+// Runs a random case several times on one device, which can be a meta device. Each run uses one of these modes:
+// - one plan for the whole graph
+// - one plan that runs in segments
+// - one plan per range of nodes
+// - two graphs with cached plans
+// - two plans with a shared arena
+// - a plan that is updated for a new graph
+//
+// Between runs, weights and caches move to new memory. Caches keep the values that runs write.
 #pragma once
 
 #include <string>
@@ -11,8 +16,8 @@
 
 namespace shoal::test {
 
-/// "" if every run gives the reference results; otherwise the number and mode of the wrong run. All random decisions
-/// are functions of the case's seed and of names.
+/// Returns "" if every run gives the reference results; otherwise describes the first wrong run. All random decisions
+/// depend only on the case's seed and on names.
 std::string check_on_device(const RandomCase& one, Device& device);
 
 }  // namespace shoal::test

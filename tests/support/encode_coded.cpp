@@ -1,6 +1,7 @@
-// Encoders of the coded types. All types use the same search. It first fits a scale per group, so that the group's
-// elements are near possible levels of codes. Then it finds the nearest codebook entry for elements that are stored
-// together. The levels, the entries and the storage of their indices depend on the type (CodeWriter).
+// Encoders of the coded dtypes (SHOAL_QUANTIZED_CODED in graph/dtypes.def). All encoders use the same search. First,
+// the search fits a scale to each group, so that the scaled elements are near the levels of the dtype. Then the search
+// finds the nearest level of each element, or the nearest codebook entry for elements that are stored together. The
+// levels, the entries and their storage depend on the dtype (CodeWriter).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,7 +18,7 @@ namespace {
 
 using namespace quants;
 
-/// Index of the level nearest to x; levels ascend. NaN gives 0.
+/// Index of the level nearest to x. The levels must ascend. NaN gives 0.
 template <size_t kCount>
 int nearest_level(const std::array<float, kCount>& levels, float x) {
   int number = 0;
@@ -25,10 +26,11 @@ int nearest_level(const std::array<float, kCount>& levels, float x) {
   return number;
 }
 
-/// The scale with the smallest squared error for x ~ scale * level, among some candidates. Each candidate maps the
-/// extreme element to a level or near a level, and is refined to the best scale for the resulting levels. The best
-/// candidate is refined further. A negative scale is possible only if the levels are not symmetric.
-///   {1, 0, -2} with {-1, 0, 1} -> 1.5 or 2, whichever has the smaller error
+/// Returns the candidate scale with the smallest squared error of x ~ scale * level. Each candidate first maps the
+/// element with the largest magnitude to a level or near a level. Then the candidate is replaced by the best scale for
+/// the resulting levels. Four more rounds refine the best candidate. A negative scale is possible only if the levels
+/// are not symmetric.
+///   {1, 0, -2} with {-1, 0, 1} -> 1.5, because the squared error is smaller than with 2
 template <size_t kCount>
 float fit_levels(const float* x, int n, const std::array<float, kCount>& levels) {
   float extreme = 0;
@@ -43,7 +45,7 @@ float fit_levels(const float* x, int n, const std::array<float, kCount>& levels)
       xq += x[i] * level;
       qq += level * level;
     }
-    // The squared error with the best scale is |x|^2 - xq^2 / qq.
+    // With the best scale, the squared error is |x|^2 - xq^2 / qq.
     if (!(qq > 0) || (symmetric && !(xq > 0)) || !(xq * xq > best_gain * qq)) return;
     best_gain = xq * xq / qq;
     best_scale = xq / qq;
@@ -65,7 +67,7 @@ struct Nearest {
   float error = 0;  ///< squared error
 };
 
-/// The entries of a grid as floats.
+/// The entries of one codebook (grid), converted to floats.
 class Entries {
  public:
   template <class Grid>
@@ -81,7 +83,7 @@ class Entries {
     }
   }
 
-  /// The entry nearest to the elements at x; the first one among equally near entries.
+  /// Returns the entry nearest to the elements at x. If several entries are equally near, returns the first of them.
   Nearest nearest(const float* x) const {
     Nearest best{0, INFINITY};
     float of_x = 0;
@@ -103,11 +105,11 @@ class Entries {
 
 template <class Grid>
 const Entries& entries_of(const Grid& grid) {
-  static const Entries entries(grid);  // each grid has its own type
+  static const Entries entries(grid);  // one object per grid, because each grid has its own type
   return entries;
 }
 
-/// The possible values of codes.
+/// The values that a code can have.
 struct IQ2Levels {
   static constexpr bool kMagnitudes = true;
   static constexpr std::array<float, 3> kLevels{8, 25, 43};
@@ -131,9 +133,9 @@ float scale_of(const Block& block, int group) {
   return f16_to_f32(static_cast<uint16_t>(scale.half)) * (static_cast<float>(scale.factor) * Block::kUnit);
 }
 
-/// The sign bits and magnitudes of eight elements that are stored together. If `even` is set, the number of negative
-/// signs must be even. If the number is odd, the element nearest to zero gets the opposite sign and a negative
-/// magnitude.
+/// The sign bits and magnitudes of eight elements that are stored together. If `even` is set, the number of set sign
+/// bits must be even. If this number is odd, the sign bit of the element nearest to zero is flipped and its magnitude
+/// becomes negative.
 struct Signs {
   uint8_t bits = 0;
   float magnitudes[8];
@@ -153,7 +155,7 @@ struct Signs {
   }
 };
 
-/// Stores scales as factors 2 s + 1 of one f16 scale; the largest factor is kMost.
+/// Stores each scale as the product of one common f16 scale and an odd factor 2 s + 1. The largest factor is kMost.
 template <class Block, int kMost>
 struct OddScales {
   uint16_t half = 0;
@@ -184,11 +186,12 @@ uint32_t word_at(const uint8_t* from) {
   return word;
 }
 
-/// The type-specific part of an encoder. Members:
-/// - kLevels: the possible codes, or their magnitudes if signs are stored separately (kMagnitudes).
-/// - kFitGroup: the number of elements with a common scale, if it differs from the group.
+/// The functions and constants of an encoder that depend on the dtype:
+/// - kLevels: the values that a code can have. If signs are stored separately (kMagnitudes), these are the magnitudes.
+/// - kFitGroup: number of elements with a common scale. Writers omit kFitGroup if it equals Block::kGroup.
 /// - put_scales(): stores all scales.
-/// - put(), put_group() or put_all(): stores eight elements (in units of their scale), a group, or a block.
+/// - put(), put_group() or put_all(): stores eight elements, a group or a block, respectively. A writer has only one of
+///   these functions. The elements are already divided by their scale.
 template <class Block>
 struct CodeWriter;
 
@@ -257,7 +260,8 @@ struct CodeWriter<BlockIQ3_S> : IQ3SLevels {
   }
 };
 
-/// The nearest entry for codes 8 g + 1, or 8 g - 1 if `is_negative`. Entries store 8 g + 8.
+/// Returns the nearest entry. A code g (-1, 0 or 1) stands for the level 8 g + 1, or for 8 g - 1 if `is_negative` is
+/// set. The codebook stores code g as 8 g + 8.
 Nearest nearest_ternary(const float* x, bool is_negative) {
   float wanted[8];
   for (int j = 0; j < 8; ++j) wanted[j] = x[j] + (is_negative ? 9.0f : 7.0f);
@@ -270,7 +274,7 @@ struct CodeWriter<BlockIQ1_S> : IQ1Levels {
     block.scale = all.half;
     for (int g = 0; g < 8; ++g) block.high[g] = static_cast<uint16_t>(all.s[g] << 12);
   }
-  /// Encodes the 32 elements of a group, with the sign that gives the smaller error.
+  /// Encodes the 32 elements of a group. Tries both signs of the offset 1 and uses the sign with the smaller error.
   static void put_group(const float* x, int group, BlockIQ1_S& block) {
     Nearest found[2][4];
     float errors[2] = {};
@@ -310,7 +314,7 @@ struct CodeWriter<BlockIQ1_M> : IQ1Levels {
   }
 };
 
-/// One f16 scale for all elements; each element has its own code.
+/// Base of the writers for dtypes with one f16 scale per block and a separate code for each element.
 template <class Block>
 struct OneScale {
   static constexpr int kFitGroup = Block::kElements;
@@ -330,13 +334,13 @@ struct CodeWriter<BlockTQ2_0> : OneScale<BlockTQ2_0> {
 template <>
 struct CodeWriter<BlockTQ1_0> : OneScale<BlockTQ1_0> {
   static constexpr std::array<float, 3> kLevels{-1, 0, 1};
-  /// Encodes the trits of a byte, highest first, as a number n < 3^5. The byte is 256 n / 243, rounded up.
+  /// Encodes up to five trits as a number n < 3^5; the first trit is the highest digit. Returns 256 n / 243, rounded
+  /// up.
   static uint8_t byte_of(const float* x, int step, int count) {
     int number = 0;
     for (int n = 0; n < 5; ++n) number = number * 3 + (n < count ? nearest_level(kLevels, x[n * step]) : 0);
     return static_cast<uint8_t>((number * 256 + 242) / 243);
   }
-  /// Encodes the whole block.
   static void put_all(const float* x, BlockTQ1_0& block) {
     for (int i = 0; i < 32; ++i) block.fives[i] = byte_of(x + i, 32, 5);
     for (int i = 0; i < 16; ++i) block.fives[32 + i] = byte_of(x + 160 + i, 16, 5);
@@ -367,7 +371,8 @@ template <>
 struct CodeWriter<BlockNVFP4> {
   static constexpr bool kMagnitudes = true;
   static constexpr std::array<float, 8> kLevels{0, 1, 2, 3, 4, 6, 8, 12};
-  /// Stores the nearest of the 127 finite scales: the upper bits of the scale as an f16, rounded.
+  /// Stores each scale as the nearest of the 127 finite scales. The stored byte contains the upper bits of the scale's
+  /// f16 value, rounded.
   static void put_scales(const float* scales, BlockNVFP4& block) {
     for (int g = 0; g < 4; ++g) {
       const int bits = f32_to_f16(scales[g] * (1 / BlockNVFP4::kUnit));

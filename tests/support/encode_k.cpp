@@ -1,4 +1,5 @@
-// Encoders of the K types and iq4_xs. They search for scales and minima, and also quantise the scales.
+// Encoders of the K-quants and iq4_xs. Each encoder searches for the scales and minima of the sub-blocks, then
+// quantises these scales and minima.
 #include <algorithm>
 #include <cmath>
 
@@ -12,15 +13,16 @@ namespace {
 
 using namespace quants;
 
-constexpr int kSteps = 9;            // number of candidates on each side of the obvious scale
-constexpr float kStepLevels = 0.1f;  // distance between candidates, in quantisation levels of the extreme element
+constexpr int kSteps = 9;            // number of candidate scales on each side of (range of x) / high
+constexpr float kStepLevels = 0.1f;  // distance between candidates, in quantisation steps of the largest element
 
 struct Affine {
   float scale = 0;  ///< >= 0
   float min = 0;    ///< >= 0
 };
 
-/// The integers that result from (inverse_scale, min): their best scale and minimum, and the squared error.
+/// The result of one candidate (inverse_scale, min): the best scale and minimum for the candidate's integers, and the
+/// squared error.
 struct Trial {
   Affine fit;
   float error;
@@ -39,14 +41,14 @@ Trial try_affine(const float* x, int n, int high, float inverse_scale, float min
     fit.scale = (count * sxq - sx * sq) / determinant;
     fit.min = (fit.scale * sq - sx) / count;
   }
-  // Drops the minimum if it would have to be positive, or if all integers are equal.
+  // Sets the minimum to 0 if the fit makes it negative, or if all integers are equal.
   if (sqq > 0 && sxq > 0 && (fit.min < 0 || determinant <= 0)) fit = {sxq / sqq, 0};
   const float error = sxx + fit.scale * fit.scale * sqq + count * fit.min * fit.min -
                       2 * (fit.scale * sxq - fit.min * sx + fit.scale * fit.min * sq);
   return {fit, error};
 }
 
-/// Fits x ~ scale * q - min with q in [0, high].
+/// Fits x ~ scale * q - min with integers q in [0, high].
 ///   {-1, 0, 1, 2} with high 3 -> {1, 1}
 Affine fit_affine(const float* x, int n, int high) {
   const auto [lowest, highest] = std::minmax_element(x, x + n);
@@ -64,7 +66,7 @@ Affine fit_affine(const float* x, int n, int high) {
   return best.fit;
 }
 
-/// Integers with a common f16 factor. factor_value is the f32 value of `factor`.
+/// Scales or minima of the sub-blocks as integers with a common f16 factor. factor_value is `factor` as f32.
 template <int kCount>
 struct SuperScales {
   uint16_t factor = 0;
@@ -85,7 +87,7 @@ SuperScales<kCount> split_scales(const float (&scales)[kCount], int high) {
   return result;
 }
 
-/// Quantises scales of either sign to integers in [low, -low - 1]; the scale with the largest magnitude gets `low`.
+/// Quantises scales of either sign to integers in [low, -low - 1]. The scale with the largest magnitude gets `low`.
 template <int kCount>
 SuperScales<kCount> split_signed_scales(const float (&scales)[kCount], int low) {
   SuperScales<kCount> result;
@@ -98,7 +100,7 @@ SuperScales<kCount> split_signed_scales(const float (&scales)[kCount], int low) 
   return result;
 }
 
-/// Fits every sub-block of `size` elements of a super-block by scale * q - min, with q in [0, high].
+/// Fits scale * q - min to each sub-block of `size` elements, with integers q in [0, high].
 template <int kCount>
 void fit_sub_blocks(const float* x, int size, int high, float (&scales)[kCount], float (&mins)[kCount]) {
   for (int i = 0; i < kCount; ++i) {
@@ -124,7 +126,7 @@ void pack_scale(int scale, int j, uint8_t (&packed)[12]) {
 
 constexpr auto& kIQ4 = IQ4Levels::kLevels;
 
-/// The nearest level; NaN gives the lowest.
+/// Index of the level nearest to x. NaN gives the index of the lowest level.
 int nearest_iq4(float x) {
   int code = 0;
   for (int i = 0; i < 15; ++i) code += x > static_cast<float>(kIQ4[i] + kIQ4[i + 1]) * 0.5f;

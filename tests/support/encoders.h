@@ -1,5 +1,5 @@
-// Encoders of the dtypes that only weights have. shoal itself has no encoders for them (DTypeTraits::from_f32 is
-// nullptr), because it reads these dtypes but never writes them. Tests use the encoders to make weights.
+// Encoders of the dtypes that only weights have. shoal reads these dtypes but never writes them, so it has no encoders
+// for them (DTypeTraits::from_f32 is nullptr). Tests create weights with these encoders.
 #pragma once
 
 #include "graph/dtype.h"
@@ -10,7 +10,7 @@ namespace shoal::test {
 #define SHOAL_QUANTIZED(id, name, ...) void name##_from_f32(const float* src, void* dst, int64_t n);
 #include "graph/dtypes.def"
 
-/// Encodes n elements (a multiple of the block) to any dtype.
+/// Encodes n elements to any dtype. n must be a multiple of the block length.
 inline void from_f32(DType dtype, const float* src, void* dst, int64_t n) {
   switch (dtype) {
 #define SHOAL_QUANTIZED_32(...)

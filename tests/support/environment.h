@@ -1,4 +1,4 @@
-// Environment variables that are set within a scope.
+// Sets environment variables for the lifetime of an object.
 #pragma once
 
 #include <cstdlib>
@@ -10,8 +10,8 @@
 
 namespace shoal::test {
 
-/// Sets variables; a variable without a value is unset. The destructor restores the old values. No other thread may
-/// read the environment while the constructor or destructor runs.
+/// Sets variables. A variable without a value is removed from the environment. The destructor restores the old values.
+/// While the constructor or destructor runs, no other thread may read the environment.
 class Environment {
  public:
   using Value = std::optional<std::string>;

@@ -1,7 +1,7 @@
-// FaultyCommunicator: a test communicator that forwards calls to a real one, counts them, and injects one fault at one
-// call of one rank. The fault happens in the rank's stream, as a real fault would.
+// FaultyCommunicator forwards calls to another communicator, counts them, and injects one fault at one call of one
+// rank. The fault occurs in the rank's stream, as a real fault would.
 //
-//   Fault{Fault::kStall, 1, 3, 500ms}: rank 1 is 500 ms late for its fourth collective
+//   Fault{Fault::kStall, 1, 3, 500ms}: rank 1 starts its fourth collective 500 ms late
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ namespace shoal {
 struct Fault {
   enum Kind : uint8_t {
     kNone,
-    kStall,   ///< the rank is late by `stall`
+    kStall,   ///< the call starts late by `stall`
     kFail,    ///< a task before the call fails with DeviceError("injected fault ...")
     kCorrupt  ///< one bit of the first element of the rank's result is flipped
   };
@@ -40,7 +40,7 @@ class FaultyCommunicator : public collectives::Communicator {
   void abort(std::string_view reason) override { inner_->abort(reason); }
   size_t buffer_bytes(int rank) const override { return inner_->buffer_bytes(rank); }
 
-  /// Number of calls that a rank has queued so far: all calls, or only calls of one kind.
+  /// Number of calls that a rank has queued: all calls, or only the calls of collective `kind`.
   int calls(int rank) const;
   int calls(int rank, Collective kind) const;
 

@@ -1,4 +1,5 @@
-// A host task that blocks its stream until it is opened. Synchronizing with a closed gate fails the test.
+// A host task that blocks its stream until the test sets `open`. If a closed gate blocks its stream for 20 seconds, the
+// test fails.
 #pragma once
 
 #include <gtest/gtest.h>

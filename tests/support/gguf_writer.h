@@ -1,9 +1,9 @@
-// Writes GGUF images for tests. An image is well-formed unless a test overrides a field that the writer otherwise
-// computes (counts, types, offsets). The writer checks nothing. Single-threaded value type.
+// Writes GGUF images for tests. The writer computes counts, types and offsets. A test can override these fields to
+// create a malformed image. The writer checks nothing. Single-threaded value type.
 //
 //   GgufWriter writer;
 //   writer.add<uint32_t>("llama.block_count", 2).add_tensor("output.weight", DType::kF32, {4, 2}, floats);
-//   GgufFile file("test", writer.image());      // the image must outlive the file
+//   GgufFile file("test", writer.image());  // the image must outlive the file
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ namespace shoal::test {
 
 using Bytes = std::vector<std::byte>;
 
-/// Appends a number, or a string in GGUF's encoding (64-bit length, characters).
+/// Appends a number, or a string in the GGUF encoding (64-bit length, then characters).
 template <class T>
 void append(Bytes& bytes, const T& value) {
   if constexpr (std::is_convertible_v<T, std::string_view>) {
@@ -36,7 +36,7 @@ void append(Bytes& bytes, const T& value) {
   }
 }
 
-/// The number that GGUF files use for a value type.
+/// The number of value type T in GGUF files.
 template <class T>
 constexpr uint32_t gguf_type() {
   if constexpr (std::is_same_v<T, uint8_t>) return 0;
@@ -56,19 +56,19 @@ inline constexpr uint32_t kGgufArray = 9;
 
 struct GgufTensorSpec {
   std::string name;
-  uint32_t type = 0;  ///< the number that GGUF files use for the dtype
+  uint32_t type = 0;  ///< number of the dtype in GGUF files
   std::vector<int64_t> dims;
   Bytes data;
-  std::optional<uint32_t> dim_count;  ///< replaces dims.size()
-  std::optional<uint64_t> offset;     ///< replaces the next aligned offset
+  std::optional<uint32_t> dim_count;  ///< written instead of dims.size()
+  std::optional<uint64_t> offset;     ///< written instead of the next aligned offset
 };
 
 class GgufWriter {
  public:
   uint32_t magic = 0x46554747;
   uint32_t version = 3;
-  std::optional<uint64_t> key_count, tensor_count;  ///< replace the actual counts
-  uint64_t alignment = 32;                          ///< alignment of the layout; to record it in the file, add
+  std::optional<uint64_t> key_count, tensor_count;  ///< written instead of the actual counts
+  uint64_t alignment = 32;                          ///< alignment of tensor data; if not 32, tests must also add
                                                     ///< general.alignment
 
   template <class T>
@@ -86,11 +86,11 @@ class GgufWriter {
     for (const T& value : values) append(bytes, value);
     return add_raw(key, kGgufArray, bytes);
   }
-  /// Adds a key with any type number and any bytes as value.
+  /// Adds a key with any value type and any bytes as its value.
   GgufWriter& add_raw(const std::string& key, uint32_t type, const Bytes& value);
 
   GgufWriter& add_tensor(const GgufTensorSpec& tensor);
-  /// Adds a tensor of f32 values, stored as `dtype`.
+  /// Adds a tensor of f32 values. The values are converted to `dtype`.
   GgufWriter& add_tensor(const std::string& name, DType dtype, const std::vector<int64_t>& dims,
                          std::span<const float> values);
 

@@ -15,17 +15,17 @@ namespace {
 constexpr int kMostRanks = 4;
 /// Largest absolute value of a leaf, or of an addend of a Partial leaf.
 constexpr int64_t kLeafBound = 4 + 3 * (kMostRanks - 1);
-/// Largest absolute value of cache rows. bf16 rounds values above 256 to other whole numbers.
+/// Largest absolute value of cache rows. bf16 rounds some whole numbers above 256 to other whole numbers.
 constexpr int64_t kCacheBound = 4096;
 constexpr int64_t kExperts = 5;
-/// Largest absolute value that may be stored in f16 or bf16, or multiplied by a weight of these types.
+/// Largest absolute value that may be stored in f16 or bf16, or multiplied by an f16 or bf16 weight.
 constexpr int64_t kHalfBound = 128;
-/// Values above this bound are clamped before further use. Sums of floats are exact up to 2^24.
+/// Larger values are clamped before other ops use them. f32 sums of whole numbers are exact up to 2^24.
 constexpr int64_t kBound = 1 << 22;
 
 struct Value {
   Tensor* tensor;
-  int64_t bound;  ///< largest absolute value of the values and their addends
+  int64_t bound;  ///< largest absolute value of the tensor's elements and of their addends
 };
 
 class Generator {
@@ -61,13 +61,13 @@ class Generator {
     }
     const auto draw = [&] { return random_layout(rng_, weight, case_.ranks, weight.dtype != DType::kI64); };
     auto layout = draw();
-    const bool cut = weight.name.starts_with("down");  // if the weight is split along axis 0, its products are partial
-                                                       // sums
+    const bool cut = weight.name.starts_with("down");  // a split of axis 0 gives partial sums
     for (int tries = 0; cut && tries < 20 && !(layout.is_split() && layout.axis == 0); ++tries) layout = draw();
     return layout;
   }
 
-  /// Tries a random step. Skips it if the operands are unsuitable, or if a cache was written since it was read.
+  /// Tries to add a random op. Adds no op if an operand is unsuitable, or if an operand is a view of a cache that a
+  /// later node has written.
   void try_step() {
     static constexpr Maker kMakers[] = {
         &Generator::make_product,  &Generator::make_product,  &Generator::make_product,  &Generator::make_pair,
@@ -88,7 +88,7 @@ class Generator {
   int64_t pick(int64_t n) { return static_cast<int64_t>(rng_() % static_cast<uint64_t>(n)); }
   std::string name(std::string_view prefix) { return fmt::format("{}.{}", prefix, counter_++); }
 
-  /// A random shape with one of a few lengths, so that values often have equal shapes.
+  /// A random shape from a short list, so that many values have equal shapes.
   Shape random_shape() {
     const Shape shapes[] = {
         {width_, tokens_, 1, 1}, {width_, tokens_, 1, 1}, {width_, 1, tokens_, 1},     {width_, 1, 1, 1},
@@ -106,19 +106,21 @@ class Generator {
     return kTypes[pick(5)];
   }
 
-  /// Type of a weight for a product with x. With more than 4 columns, 16-bit weights are rounded to 14 bits.
+  /// A dtype for a weight that is multiplied by x. If x has more than 4 columns, the dtype is f32, because CPU kernels
+  /// would round 16-bit weights to 14 bits.
   DType weight_type(const Value& x) {
     return x.tensor->elements() <= 4 * x.tensor->shape[0] ? float_type() : DType::kF32;
   }
 
-  /// Integers of some kind (random_leaves.h), as an input or as a weight that may be split or Partial.
+  /// An integer leaf. `kind` and `range` determine its values (random_leaves.h). The leaf is an input, or a weight that
+  /// may be split or Partial.
   Tensor* ids(std::string_view kind, int64_t range, Shape shape) {
     const std::string full = name(fmt::format("{}{}", kind, range));
     const DType dtype = kind == "slots" && pick(3) == 0 ? DType::kI64 : DType::kI32;
     return pick(4) != 0 ? graph_.input(full, dtype, shape) : weights_.add(full, dtype, shape);
   }
 
-  /// A random value. Older values have more users on average.
+  /// A random value of the graph. On average, older values have more users.
   Value any() { return floats_[static_cast<size_t>(pick(static_cast<int64_t>(floats_.size())))]; }
 
   void keep(Tensor* tensor, int64_t bound) {
@@ -133,8 +135,8 @@ class Generator {
 
   Tensor* dense(Tensor* x) { return x->is_contiguous() ? x : contiguous(graph_, x); }
 
-  /// A value of x's shape, or of this shape with some axes of length 1. Returns an existing value if one has this
-  /// shape, otherwise a new leaf.
+  /// A second operand for x. Its shape is the shape of x, or has length 1 on some axes. Returns an existing value if
+  /// one fits, otherwise a new leaf.
   Value partner(const Value& x) {
     for (int tries = 0; tries < 6; ++tries) {
       const Value other = any();
@@ -151,8 +153,8 @@ class Generator {
     return floats_.back();
   }
 
-  /// Adds an input to a partial sum of the same shape. Only one rank adds the input; other nodes may use the input
-  /// elsewhere.
+  /// Adds an input to a partial sum of the same shape, as a residual connection does. Only one rank may add the input
+  /// to its addend. Other nodes may use the input on all ranks.
   void make_residual() {
     const Value y = any(), x = within(y, kBound / (kLeafBound * y.tensor->shape[0]));
     const Shape& s = x.tensor->shape;
@@ -242,7 +244,7 @@ class Generator {
     keep(get_rows(graph_, table, ids("ids", 5, {tokens_, 1, 1, 1})), kLeafBound);
   }
 
-  /// Writes rows into an existing cache, which earlier nodes may have read and written, or into a new cache.
+  /// Writes rows into a new cache, or into an existing cache that earlier nodes may have read and written.
   void make_set_rows() {
     const Value x = within(any(), pick(2) == 0 ? kCacheBound : kLeafBound);
     const Shape& s = x.tensor->shape;
@@ -255,7 +257,7 @@ class Generator {
       const Shape shape{s[0], s[1] + pick(4), s[2], s[3]};
       caches_.push_back(weights_.add(name("cache"), float_type(), shape, Role::kCache));
       cache = &caches_.back();
-      if (pick(4) == 0) read(*cache);  // rows that earlier runs have written
+      if (pick(4) == 0) read(*cache);  // reads rows that earlier runs have written
     }
     *cache = set_rows(graph_, *cache, x.tensor, ids("slots", (*cache)->shape[1], {s[1], 1, 1, 1}));
     if (pick(3) != 0) read(*cache);
@@ -274,9 +276,10 @@ class Generator {
     keep(cache->dtype == DType::kF32 ? cache : cast(graph_, cache, DType::kF32), kCacheBound);
   }
 
-  /// Experts selected by ids from a leaf or a router. One or two weights, with different numbers of experts, contain
-  /// all experts or some ranges. Some ids of a router are also used to look up rows of a table, as models look up
-  /// expert weights. Each rank then has the ids and can free the memory of the ids before the experts arrive.
+  /// Products with experts. The ids of the experts are a leaf or come from a router. There are one or two weights,
+  /// whose numbers of experts can differ. A weight contains all experts or only some ranges of experts. The ids of a
+  /// router may also select rows of a table, as models select the router's weights. In this case, each rank has the
+  /// ids, and can free their memory before it computes the experts.
   void make_experts() {
     Value x = within(any(), kHalfBound / 2);
     const Shape& s = x.tensor->shape;
@@ -288,7 +291,7 @@ class Generator {
       Tensor* table = weights_.add(name("table"), DType::kF32, {width_, kExperts, s[2], 1});
       keep(get_rows(graph_, table, chosen), kLeafBound);
     }
-    if (pick(2) == 0) x = {scale(graph_, x.tensor, {2.0f, 0.0f}), 2 * x.bound};  // used only by the experts
+    if (pick(2) == 0) x = {scale(graph_, x.tensor, {2.0f, 0.0f}), 2 * x.bound};  // a value that only the experts use
     for (int64_t weights = 1 + pick(2); weights > 0; --weights) {
       const int64_t experts = pick(2) == 0 ? 3 : 1 + pick(kExperts);
       const DType dtype = used * s[2] <= 4 ? float_type() : DType::kF32;
@@ -298,7 +301,7 @@ class Generator {
     }
   }
 
-  /// The best experts of each token, from a product with x or from separate scores.
+  /// Ids of the best experts of each token. The scores are a product with `x`, or a separate leaf.
   Tensor* routed(const Value& x, int64_t used) {
     const Shape& s = x.tensor->shape;
     if (s[1] != 1 || pick(3) == 0) return top_k(graph_, leaf({kExperts, s[2], 1, 1}).tensor, used);
@@ -306,7 +309,7 @@ class Generator {
     return top_k(graph_, mul_mat(graph_, router, reshape(graph_, dense(x.tensor), {s[0], s[2], 1, 1})), used);
   }
 
-  /// `count` global indices in one or two ranges. No id selects some of these indices.
+  /// One or two ranges with a total of `count` global indices. Some of these indices can be larger than every id.
   SelectParams ranges(int64_t count) {
     const int64_t first = pick(kExperts), some = 1 + pick(count);
     SelectParams select{{{first, some}}};
@@ -377,8 +380,8 @@ class Generator {
     integers_.push_back({made, kind == 2 ? x.bound * kLeafBound : x.bound + kLeafBound});
   }
 
-  /// Marks random nodes as outputs, except views of a cache that is written later, because such views may show the
-  /// cache after the write.
+  /// Marks random nodes as outputs, except views of caches that later nodes write. Such a view may contain the values
+  /// after the write.
   void mark_outputs() {
     std::set<const Tensor*> used, written;
     for (Tensor* node : graph_.nodes()) used.insert(node->src.begin(), node->src.end());
@@ -396,7 +399,7 @@ class Generator {
   TensorContext weights_;
   Graph graph_;
   std::vector<Value> floats_, integers_;
-  std::vector<Tensor*> caches_;  ///< results of the latest writes
+  std::vector<Tensor*> caches_;  ///< result of the last write to each cache
   int counter_ = 0;
 };
 

@@ -1,7 +1,7 @@
-// Random graphs of small whole numbers, on which all devices must agree to the last bit: no sum, product or conversion
-// rounds, in any order. The graphs have few shapes and many users of each value, so that some nodes use an input on one
-// rank and other nodes use the same input on all ranks. They contain views of views, axes of length 1, and caches that
-// are read and written.
+// Random graphs of small whole numbers. No sum, product or conversion is rounded, and the order of additions has no
+// effect. So all devices must give the same bits. The graphs have few shapes, and each value has many users. So some
+// nodes use an input on one rank, and other nodes use the same input on all ranks. The graphs contain views of views,
+// axes of length 1, and caches that nodes read and write.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace shoal::test {
 
-/// A case with `tolerance` 0 and `whole` true, determined by the seed.
+/// The case of this seed. Its `tolerance` is 0 and its `whole` is true.
 RandomCase integer_case(uint64_t seed);
 
 }  // namespace shoal::test

@@ -9,7 +9,7 @@
 
 namespace shoal::test {
 
-/// Memory aligned to 64 bytes, as panels and packed groups require.
+/// Memory with an alignment of 64 bytes, as panels and packed groups require.
 class AlignedBytes {
  public:
   explicit AlignedBytes(size_t size) : storage_(size + 64) {}
@@ -19,8 +19,8 @@ class AlignedBytes {
   std::vector<std::byte> storage_;
 };
 
-/// Normally distributed numbers, determined by the seed. The mean is not zero, so that sums are larger than rounding
-/// errors.
+/// Normally distributed numbers, which depend only on the seed. The mean is not zero, so that a sum is larger than its
+/// rounding error.
 inline std::vector<float> random_floats(int64_t n, uint32_t seed) {
   std::mt19937 engine(seed);
   std::normal_distribution<float> normal(0.1f, 1.0f);
@@ -29,8 +29,8 @@ inline std::vector<float> random_floats(int64_t n, uint32_t seed) {
   return values;
 }
 
-/// A vector of k elements that holds the outliers of a column of words (devices/cpu/kernels/column.h) at their indices,
-/// and zeros elsewhere.
+/// A vector of k elements. At the index of each outlier, the vector contains the outlier. All other elements are zero.
+/// `column` is a column of words (devices/cpu/kernels/column.h).
 inline std::vector<float> word_outliers(const std::byte* column, int64_t k) {
   const std::byte* at = column + (k + 31) / 32 * (32 * 2 + 4);
   int32_t count, place;

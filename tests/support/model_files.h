@@ -1,5 +1,5 @@
-// Finds the small test models. They are in data/models, or in the build folder if they are stored compressed or made by
-// the build. SHOAL_MODELS_DIR names another folder.
+// Finds the small test models in data/models. Models that are stored compressed or that the build makes are in the
+// build folder. SHOAL_MODELS_DIR is an additional folder.
 #pragma once
 
 #include <cstdlib>
@@ -8,7 +8,7 @@
 
 namespace shoal::test {
 
-/// Path of a file such as "tiny-kjv-5m-q8_0.gguf"; empty if it is not found.
+/// Path of a file such as "tiny-kjv-5m-q8_0.gguf"; empty if no folder contains the file.
 inline std::string model_file(const std::string& name) {
   const char* more = std::getenv("SHOAL_MODELS_DIR");
   for (const std::string folder :

@@ -13,7 +13,7 @@ PlacedWeights::PlacedWeights(const RandomCase& one) : one_(one) {
 }
 
 void PlacedWeights::place(const std::function<Device&(const Tensor&)>& home) {
-  memory_.clear();  // destroying the memory also unplaces the tensors
+  memory_.clear();  // destroying the buffers also resets the tensors' buffer pointers
   std::map<Device*, std::vector<Tensor*>> homes;
   for (Tensor* tensor : weights_.tensors()) homes[&home(*tensor)].push_back(tensor);
   for (const auto& [device, tensors] : homes) {

@@ -1,4 +1,4 @@
-// Weights and caches of a random case, placed on one or several devices. They can be moved to other memory.
+// Places the weights and caches of a random case on one or several devices, and can move them to other memory.
 #pragma once
 
 #include <functional>
@@ -17,10 +17,10 @@ class PlacedWeights {
   PlacedWeights(const PlacedWeights&) = delete;
   PlacedWeights& operator=(const PlacedWeights&) = delete;
 
-  /// Moves each tensor to new memory of the device that `home` returns, and frees the old memory. Afterwards the old
-  /// addresses must not be used, not even by views in graphs.
+  /// Moves each tensor to new memory of the device that `home` returns, and frees the old memory. After the call,
+  /// nothing may use the old addresses. Views in graphs that were built earlier also contain old addresses.
   void place(const std::function<Device&(const Tensor&)>& home);
-  /// Writes the values that all tensors have before the model's run.
+  /// Writes the value of model.leaf() to each tensor.
   void write(const CaseModel& model);
 
   TensorContext& context() { return weights_; }

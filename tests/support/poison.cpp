@@ -13,7 +13,8 @@ bool is_meta(const Device& device) {
   return dynamic_cast<const meta::MetaDevice*>(&device) != nullptr;
 }
 
-/// Collects the buffers of meta devices, or all other buffers.
+/// Adds the buffers of the graph's tensors to `buffers`. If `of_meta` is set, adds only buffers of meta devices.
+/// Otherwise, adds only buffers of other devices.
 void collect(const Graph& graph, bool of_meta, Buffers& buffers) {
   const auto add = [&](const Tensor* tensor) {
     if (tensor->buffer != nullptr && is_meta(tensor->buffer->type().device()) == of_meta)
@@ -30,8 +31,7 @@ void poison(const Graph& graph, const GraphPlan& plan) {
   Buffers buffers, meta_buffers;
   if (is_meta(plan.backend().device())) {
     collect(graph, true, meta_buffers);
-    // The members' own buffers are filled too, because filling a meta buffer leaves zeros in the addends of partial
-    // sums.
+    // The ranks' own buffers are filled, because filling a meta buffer leaves zeros in the addends of partial sums.
     for (const meta::RankPlan& rank : meta::plan_of(plan).ranks) collect(*rank.graph, false, buffers);
   } else {
     collect(graph, false, buffers);

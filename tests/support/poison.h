@@ -1,4 +1,4 @@
-// Memory that reveals reads before the first write.
+// Fills memory with NaN, so that reads before the first write change the results.
 #pragma once
 
 #include "devices/backend.h"
@@ -6,8 +6,9 @@
 
 namespace shoal::test {
 
-/// Fills all buffers of the graph's tensors with 0xff, which is NaN in every float type. This includes buffers of
-/// leaves and of every rank of a meta device. Call it after making the plan and before writing the leaves.
+/// Fills all buffers of the graph's tensors with 0xff, which is NaN in every float type. The buffers of leaves and, on
+/// a meta device, the buffers of every rank are included. Call this function after the plan is created and before the
+/// leaves are written.
 void poison(const Graph& graph, const GraphPlan& plan);
 
 }  // namespace shoal::test

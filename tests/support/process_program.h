@@ -11,7 +11,7 @@
 
 namespace shoal::test {
 
-/// Calls `work`, then leaves the group: with leave() on success, with leave_failed() otherwise.
+/// Calls `work`, then leaves the group. If `work` throws, calls leave_failed() instead of leave().
 template <class F>
 void run_in(ProcessGroup& group, F work) {
   try {
@@ -24,7 +24,7 @@ void run_in(ProcessGroup& group, F work) {
   }
 }
 
-/// Calls `work` and exits with 0. If `work` throws, prints the error in one line and exits with 1.
+/// Calls `work` and exits with status 0. If `work` throws, prints the error in one line and exits with status 1.
 template <class F>
 [[noreturn]] void end_with(F work) {
   int end = 0;
@@ -35,7 +35,7 @@ template <class F>
     end = 1;
   }
   std::fflush(nullptr);
-  std::_Exit(end);  // does not wait for threads of a failed transport
+  std::_Exit(end);  // exits without waiting for the threads of a failed transport
 }
 
 }  // namespace shoal::test

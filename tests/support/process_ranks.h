@@ -1,5 +1,5 @@
-// The ranks of a mesh in several processes, from the view of one process: real backends for its own ranks, remote
-// backends for all other ranks. Works with threads that act as processes (thread_processes.h) and with real processes.
+// The ranks of a mesh, as seen by one of several processes. The ranks of this process have real backends, and all other
+// ranks have remote backends. A "process" can be a real process or a thread (thread_processes.h).
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class ProcessRanks {
   const std::vector<Backend*>& backends() const { return backends_; }
   Backend& backend(int rank) { return *backends_[static_cast<size_t>(rank)]; }
 
-  /// Synchronizes this process's ranks. Returns each rank's error message, or "" if it had no error.
+  /// Synchronizes the ranks of this process. Returns one error message per rank, "" for a rank without an error.
   std::vector<std::string> errors() {
     std::vector<std::string> messages;
     for (const int rank : own_) {
@@ -35,7 +35,7 @@ class ProcessRanks {
     }
     return messages;
   }
-  /// Synchronizes this process's ranks, then throws CommError for the first failure.
+  /// Synchronizes the ranks of this process, then throws the first error as CommError.
   void synchronize() {
     for (const std::string& message : errors()) require<CommError>(message.empty(), "{}", message);
   }
@@ -46,7 +46,8 @@ class ProcessRanks {
   ProcessRanks(const ProcessRanks&) = delete;
   ProcessRanks& operator=(const ProcessRanks&) = delete;
 
-  // Adds the next rank: a rank of this process (add_own) or of process spec.process (add_remote).
+  // These functions add the next rank. add_own() adds a rank of this process. add_remote() adds a rank of process
+  // spec.process.
   void add_own(std::unique_ptr<Backend> backend) {
     own_.push_back(size());
     add(std::move(backend));

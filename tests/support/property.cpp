@@ -39,7 +39,7 @@ std::string run_again(uint64_t seed) {
   return fmt::format("run it again: SHOAL_PROPERTY_SEED={} --gtest_filter='{}.*'", seed, test->test_suite_name());
 }
 
-/// Prints the current case if the program dies while checking it.
+/// Prints the current case if its check ends the program.
 class LastWords {
  public:
   LastWords() {
@@ -60,7 +60,7 @@ class LastWords {
   }
 
  private:
-  /// Prints the case and restores the previous handlers. The signal then occurs again.
+  /// Prints the case and restores the previous signal handlers. After the return, the signal occurs again.
   static void print(int signal) {
     (void)!write(STDERR_FILENO, words_.data(), words_.size());
     for (size_t i = 0; i < kDeadly.size(); ++i) sigaction(kDeadly[i], &before_[i], nullptr);

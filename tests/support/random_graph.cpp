@@ -13,8 +13,9 @@
 namespace shoal::test {
 namespace {
 
-/// A float value of the graph. `exact`: the value is bit-identical for every sharding, because no re-associated sums
-/// contribute to it; ops with discrete results may use it. `magnitude`: approximate largest absolute value.
+/// A float value of the graph. `exact`: every sharding gives the same bits, because the value depends on no sum whose
+/// order the sharding changes. Only exact values may be sources of ops with discrete results. `magnitude`: approximate
+/// largest absolute value.
 struct Value {
   Tensor* tensor;
   bool exact;
@@ -81,7 +82,7 @@ class Generator {
     return shape;
   }
 
-  /// `dtype`, unless the case has only f32 values.
+  /// Returns `dtype`, or f32 if the case has only f32 values.
   DType rounding(DType dtype) {
     if (f32_only_) return DType::kF32;
     if (dtype != DType::kF32) case_.tolerance = kRounded;
@@ -94,15 +95,16 @@ class Generator {
     return rounding(kTypes[pick(quantised ? 9 : 5)]);
   }
 
-  /// A dtype to store x in. Types of four and five bits may store only exact values. Inexact values may be rounded up
-  /// on one device and down on another, and the steps of these types exceed every tolerance.
+  /// A dtype in which x may be stored. Only exact values may be stored in dtypes of four and five bits. Devices may
+  /// round an inexact value to different levels, and the distance between two levels exceeds every tolerance.
   DType storage_for(const Value& x) {
     const DType dtype = random_float(x.tensor->shape[0] % 32 == 0);
     const bool coarse = dtype == DType::kQ4_0 || dtype == DType::kQ5_1 || dtype == DType::kMXFP4;
     return coarse && !x.exact ? DType::kQ8_0 : dtype;
   }
 
-  /// A new leaf, f32 by default: an input, or a weight with a split state. A weight is inexact if it may be Partial.
+  /// A new leaf with dtype f32 by default. The leaf is an input or a weight with a split state. A weight that may be
+  /// Partial is inexact.
   Value fresh(Shape shape, std::string_view prefix = "x", DType dtype = DType::kF32) {
     if (prefix == "x" && pick(3) == 0) return {graph_.input(name(prefix), dtype, shape), true, 1.0};
     Tensor* leaf = weights_.add(name(prefix == "x" ? "w" : prefix), dtype, shape);
@@ -111,14 +113,15 @@ class Generator {
     return {leaf, exact, prefix == "div" ? 2.0 : 1.0};
   }
 
-  /// A weight or cache for an op whose result is inexact anyway. It may be Partial if its dtype can be summed.
+  /// A weight or cache for an op whose result is always inexact. The leaf may be Partial if its dtype can be summed.
   Tensor* operand(std::string_view prefix, DType dtype, Shape shape, Role role = Role::kWeight) {
     Tensor* leaf = weights_.add(name(prefix), dtype, shape, role);
     if (traits(dtype).is_float) summable_.insert(leaf);
     return leaf;
   }
 
-  /// Integers of some kind (see random_leaves.h), as an input or as a weight that may be split or Partial.
+  /// An integer leaf. `kind` and `range` determine its values (random_leaves.h). The leaf is an input, or a weight that
+  /// may be split or Partial.
   Tensor* ids(std::string_view kind, int64_t range, Shape shape) {
     const std::string full = name(fmt::format("{}{}", kind, range));
     const bool wide = kind == "slots" && pick(3) == 0;
@@ -140,7 +143,7 @@ class Generator {
 
   Tensor* dense(Tensor* x) { return x->is_contiguous() ? x : contiguous(graph_, x); }
 
-  /// A value of x's shape, or of this shape with some axes of length 1.
+  /// A second operand for x. Its shape is the shape of x, or has length 1 on some axes.
   Value partner(const Value& x, std::string_view prefix = "x") {
     for (int tries = 0; tries < 4 && prefix == "x"; ++tries) {
       const Value other = any();
@@ -149,7 +152,7 @@ class Generator {
     return fresh(broadcast(x.tensor->shape), prefix);
   }
 
-  /// `shape` with some axes of length 1.
+  /// Returns `shape` with length 1 on some random axes.
   Shape broadcast(Shape shape) {
     for (int64_t& length : shape) {
       if (length > 0 && pick(4) == 0) length = 1;
@@ -217,14 +220,14 @@ class Generator {
     switch (kind) {
       case UnaryKind::kSgn:
       case UnaryKind::kStep:
-        if (!x.exact) return;  // these functions are discontinuous
+        if (!x.exact) return;  // kSgn and kStep are discontinuous
         break;
       case UnaryKind::kExp:
         from = clamp(graph_, from, {-2.0f, 2.0f});
         magnitude = 8;
         break;
       case UnaryKind::kLog:
-      case UnaryKind::kSqrt:  // these functions are steep near 0
+      case UnaryKind::kSqrt:  // kLog and kSqrt are steep near 0
         from = scale(graph_, unary(graph_, from, UnaryKind::kAbs), {1.0f, 0.5f});
         magnitude += 1;
         break;
@@ -254,8 +257,8 @@ class Generator {
     keep(glu(graph_, x.tensor, y.tensor, kind), x.exact && y.exact, x.magnitude * y.magnitude);
   }
 
-  /// Fused matrices whose rows consist of segments: gate | up or q | k | v. The segments' partitions usually match, so
-  /// that the shards of the segments match too.
+  /// A product with a fused matrix, whose rows consist of the segments gate | up or q | k | v. In most cases, all
+  /// segments have the same partition, so that each rank has the same range of every segment.
   void make_fused() {
     const Value x = any();
     const bool glu = pick(2) == 0;
@@ -282,7 +285,7 @@ class Generator {
 
   void make_norm() {
     const Value x = any();
-    // Rows of few or equal elements have almost no spread; normalising them would amplify noise.
+    // The elements of a short row can be almost equal. Normalising such a row would amplify rounding errors.
     if (x.tensor->shape[0] < 4) return;
     keep(pick(3) ? rms_norm(graph_, x.tensor, {1e-2f}) : layer_norm(graph_, x.tensor, {1e-1f}), x.exact, 3);
   }
@@ -329,7 +332,7 @@ class Generator {
     if (length == 0) return;
     Tensor* found = pick(2) == 0 ? argmax(graph_, x.tensor) : top_k(graph_, x.tensor, 1 + pick(length));
     if (pick(2) && found->shape[2] == 1 && found->shape[3] == 1) {
-      // Uses the indices to read rows of a table with `length` rows.
+      // The indices select rows of a table with `length` rows.
       Tensor* table = weights_.add(name("table"), random_float(false), {4 + pick(5), length, 1, 1});
       Tensor* flat = reshape(graph_, found, {found->elements(), 1, 1, 1});
       return keep(get_rows(graph_, table, flat), true, 1);
@@ -365,7 +368,7 @@ class Generator {
     keep(cast(graph_, written, DType::kF32), false, x.magnitude + 1);
   }
 
-  /// Writes `rows` into a cache. In one case out of four, a second write follows.
+  /// Writes `rows` into a cache. With a probability of 1/4, also writes other rows into the same cache.
   Tensor* write(Tensor* cache, Tensor* rows) {
     const auto slots = [&] { return ids("slots", cache->shape[1], {rows->shape[1], 1, 1, 1}); };
     Tensor* written = set_rows(graph_, cache, rows, slots());
@@ -422,8 +425,8 @@ class Generator {
     keep(attention(graph_, q.tensor, k, v, positions, mask, sinks, params), false, 2);
   }
 
-  /// Attention over parts of a sequence's rows, with common positions or separate positions for each part, followed by
-  /// the merge of the results.
+  /// Attention over a sequence whose KV rows are divided into parts (AttentionParams::parts). Then the results of the
+  /// parts are merged. All parts have the same positions, or each part has its own positions.
   void make_parts() {
     const Value q = any();
     const Shape& s = q.tensor->shape;
@@ -439,14 +442,14 @@ class Generator {
     keep(merge_attention(graph_, each, lse), false, 2);
   }
 
-  /// Writes rows into a cache; attention then reads the cache or a view of it.
+  /// Writes rows into a cache. Then attention reads the cache or a view of the cache.
   void make_cached() {
     const Value q = any();
     const Shape& s = q.tensor->shape;
     if (q.magnitude > 8) return;
     const int64_t heads = kv_heads(s[2]), length = 3 + pick(4);
     const int64_t seen = pick(3) == 0 ? length : 1 + pick(length);
-    const bool merged = s[3] == 1 && pick(2) == 0;  // a row holds all heads, as in llama.cpp
+    const bool merged = s[3] == 1 && pick(2) == 0;  // one row contains all heads, as in llama.cpp
     const auto cache = [&](std::string_view prefix, int64_t size, DType dtype) {
       Tensor* rows = fresh({size, 1 + pick(3), heads, s[3]}).tensor;
       if (!merged) {
@@ -463,14 +466,14 @@ class Generator {
     const DType dtype = cache_type(s[0]);
     Tensor* k = cache("k", s[0], dtype);
     if (s[0] == 0 || pick(3) > 0) return attend(q, k, cache("v", s[0], dtype));
-    const int64_t block = traits(dtype).block_elems;  // values are the first elements of the keys' rows
+    const int64_t block = traits(dtype).block_elems;  // each value row is the beginning of a key row
     attend(q, k, slice(graph_, k, {0, 0, block * (1 + pick(static_cast<int>(s[0] / block)))}));
   }
 
-  /// Makes x a source of ops with a state, which need rows without gaps.
+  /// Returns x with contiguous rows, which ops with a state need.
   Tensor* in_rows(Tensor* x) { return x->is_row_contiguous() ? x : contiguous(graph_, x); }
 
-  /// Positions, some of which may start a sequence or be padding.
+  /// Positions of tokens. Some tokens may start a sequence or be padding.
   Tensor* text_positions(int64_t tokens) { return ids(pick(3) == 0 ? "texts" : "pos", 9, {tokens, 1, 1, 1}); }
 
   void make_conv() {
@@ -484,8 +487,8 @@ class Generator {
          static_cast<double>(taps) * std::max(1.0, x.magnitude));
   }
 
-  /// gated_delta with at most as many key heads as value heads. Keys have a small norm, so that the state does not
-  /// grow.
+  /// Adds gated_delta. The number of key heads is at most the number of value heads. Keys have a small norm, so that
+  /// the state does not grow.
   void make_delta() {
     const Value x = any();
     const Shape& s = x.tensor->shape;
@@ -508,7 +511,7 @@ class Generator {
     keep(cast(graph_, cast(graph_, x.tensor, dtype), DType::kF32), false, x.magnitude);
   }
 
-  /// Ops on values in f16 or bf16, with leaves of any float type.
+  /// Ops on f16 or bf16 values. Their other operands are leaves of the same dtype or f32.
   void make_half() {
     if (f32_only_) return;
     const Value x = any();
@@ -614,7 +617,7 @@ class Generator {
   void make_reshape() {
     const Value x = any();
     Shape shape{1, 1, 1, 1};
-    if (pick(2)) {  // merges or divides one axis, so that adjacent elements stay adjacent
+    if (pick(2)) {  // merges two adjacent axes
       const int axis = pick(3);
       int to = 0;
       for (int from = 0; from < 4; ++from) {
@@ -665,8 +668,8 @@ class Generator {
   std::vector<Value> values_;
   std::vector<Integers> integers_;
   std::set<Tensor*> summable_;                                     ///< leaves that may be Partial
-  std::map<Tensor*, std::vector<std::vector<int64_t>>> segments_;  ///< segments that the callback should return for
-                                                                   ///< axis 1
+  std::map<Tensor*, std::vector<std::vector<int64_t>>> segments_;  ///< segments of axis 1 that the split-state callback
+                                                                   ///< returns
   int counter_ = 0;
 };
 

@@ -81,7 +81,7 @@ std::vector<std::vector<int64_t>> random_segments(std::mt19937_64& rng, int64_t 
   const auto pick = [&](int64_t n) { return static_cast<size_t>(rng() % static_cast<uint64_t>(n)); };
   std::vector<std::vector<int64_t>> drawn(static_cast<size_t>(segments),
                                           std::vector<int64_t>(static_cast<size_t>(ranks), 0));
-  // Few ranks get most of the length, because other cases already have even splits.
+  // The first `busy` ranks get most of the length. Other cases already test even splits.
   const size_t busy = 1 + pick(ranks);
   for (int64_t i = 0; i < length / unit; ++i) {
     drawn[pick(segments)][pick(pick(2) == 0 ? static_cast<int64_t>(busy) : ranks)] += unit;

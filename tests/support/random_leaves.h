@@ -1,8 +1,12 @@
-// Random layouts and values for the leaves of a graph.
-//
-// A leaf's name determines its values: ids8.* are values in [0, 8); slots8.* distinct values in [0, 8); pos8.*
-// ascending values in [0, 8); texts9.* values in [-3, 6); ints8.* integers between -8 and 8; div.* floats in [1, 2];
-// other floats are in [-1, 1].
+// Random layouts and values for the leaves of a graph. In the name of an integer leaf, the number is the length of the
+// range of its values. The name of a leaf determines the range of its values:
+// - ids8.*: values in [0, 8)
+// - slots8.*: distinct values in [0, 8)
+// - pos8.*: ascending values in [0, 8)
+// - texts9.*: values in [-3, 6)
+// - ints8.*: integers between -8 and 8
+// - div.*: floats in [1, 2]
+// - other floats: values in [-1, 1]
 #pragma once
 
 #include <cstdint>
@@ -17,16 +21,16 @@ namespace shoal::test {
 /// A random legal layout for a leaf.
 meta::Layout random_layout(std::mt19937_64& rng, const Tensor& leaf, int ranks, bool allow_partial);
 
-/// A layout that assigns whole experts to the ranks, beginning with a random rank. The first ranks often have no
-/// experts.
+/// A layout in which each expert has one random owner. All owners are at or after a random first rank, so the first
+/// ranks often own no experts.
 meta::Layout whole_experts(std::mt19937_64& rng, int64_t experts, int ranks);
 
-/// A random result of the split-state callback for an axis: segments with one length per rank. All lengths are
-/// multiples of `unit` and add up to `length`.
+/// Random segments that the split-state callback can return for an axis. Each segment has one length per rank. All
+/// lengths are multiples of `unit`, and their sum is `length`.
 std::vector<std::vector<int64_t>> random_segments(std::mt19937_64& rng, int64_t length, int64_t unit, int segments,
                                                   int ranks);
 
-/// The bytes of a leaf, determined by its name, dtype, shape and the seed.
+/// The bytes of a leaf. These bytes depend only on the seed and on the leaf's name, dtype and shape.
 std::vector<std::byte> leaf_data(const Tensor& leaf, uint64_t seed);
 
 }  // namespace shoal::test

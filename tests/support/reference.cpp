@@ -18,7 +18,7 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 using Index = std::array<int64_t, kMaxDims>;
 
-/// A dense array of doubles.
+/// A contiguous tensor of doubles.
 struct Array {
   Shape shape{1, 1, 1, 1};
   Values values;
@@ -27,7 +27,7 @@ struct Array {
   Array(const Shape& s, Values v) : shape(s), values(std::move(v)) {}
   double& operator[](const Index& i) { return values.at(offset(i)); }
   double operator[](const Index& i) const { return values.at(offset(i)); }
-  /// The row along axis 0 at index i; i[0] is 0.
+  /// The row along axis 0 that starts at index i. i[0] must be 0.
   std::span<double> row(const Index& i) { return std::span(values).subspan(offset(i), shape[0]); }
   std::span<const double> row(const Index& i) const { return std::span(values).subspan(offset(i), shape[0]); }
 
@@ -47,7 +47,7 @@ void for_each(const Shape& shape, F&& f) {
   }
 }
 
-/// Calls f(index) for every row; index[0] is 0.
+/// Calls f with the index of the first element of every row.
 template <class F>
 void for_each_row(const Shape& shape, F&& f) {
   for_each({1, shape[1], shape[2], shape[3]}, f);
@@ -70,7 +70,7 @@ double dot(std::span<const double> a, std::span<const double> b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-using Sources = std::vector<const Array*>;  // nullptr if absent
+using Sources = std::vector<const Array*>;  // nullptr for absent sources
 using Eval = Array (*)(const Tensor& node, const Sources& src);
 
 template <class P>
@@ -221,7 +221,7 @@ Array glu(const Tensor& node, const Sources& src) {
   });
 }
 
-/// Mean of f(element) over the row at i.
+/// Mean of f(element) over all elements of the row at index i.
 template <class F>
 double row_mean(const Array& x, const Index& i, F&& f) {
   double sum = 0;
@@ -244,7 +244,8 @@ Array layer_norm(const Tensor& node, const Sources& src) {
   });
 }
 
-/// Soft-max of logits in place, with one more logit `sink`. If all logits are -infinity, the results are zeros.
+/// Replaces logits by their soft-max. `sink` is one more logit without a result. If all logits are -infinity, the
+/// results are zeros.
 void soft_max_of(Values& logits, double sink) {
   double top = sink;
   for (const double logit : logits) top = std::max(top, logit);
@@ -276,14 +277,14 @@ Array soft_max(const Tensor& node, const Sources& src) {
   return result;
 }
 
-/// The angle of a pair at a position, as defined at RopeParams.
+/// The rotation angle of a pair at a position (see RopeParams).
 double rope_angle(const RopeParams& p, const Array* factors, int64_t pair, double position) {
   const double exponent = -2.0 * static_cast<double>(pair) / static_cast<double>(p.dims);
   double angle = position * std::pow(static_cast<double>(p.base), exponent);
   if (factors) angle /= (*factors)[{pair, 0, 0, 0}];
   const double interpolated = p.freq_scale * angle;
   if (p.ext_factor == 0) return interpolated;
-  // The index of the pair that makes `turns` rotations within the original context.
+  // The fractional index of the pair that rotates `turns` times within the original context.
   const auto pair_at = [&](double turns) {
     const double wave = static_cast<double>(p.original_context) / (turns * 2 * std::numbers::pi);
     return static_cast<double>(p.dims) * std::log(wave) / (2 * std::log(static_cast<double>(p.base)));
@@ -321,7 +322,7 @@ Array sum_rows(const Tensor& node, const Sources& src) {
   return result;
 }
 
-/// Indices of a row in descending order of values. Equal elements keep their order.
+/// The indices of a row's elements in descending order of the elements. Equal elements stay in index order.
 std::vector<int64_t> order_of(const Array& x, const Index& row) {
   std::vector<int64_t> order(x.shape[0]);
   std::iota(order.begin(), order.end(), 0);
@@ -341,7 +342,7 @@ Array best(const Tensor& node, const Sources& src) {
   return result;
 }
 
-/// The score of a query row with a KV row; -infinity if the row is not visible.
+/// The attention score of a query row and a KV row; -infinity if the query must not see the KV row.
 double attention_score(const Tensor& node, const Sources& src, const Index& query, int64_t row) {
   const auto& p = params<AttentionParams>(node);
   const Array &q = *src[0], &k = *src[1];
@@ -405,7 +406,7 @@ Array merge_attention(const Tensor& node, const Sources& src) {
   return result;
 }
 
-/// Uses a channel's inputs since the start of the sequence, including earlier inputs from the state.
+/// For each channel, keeps all inputs since the start of the sequence. The state provides the inputs of earlier runs.
 Array causal_conv(const Tensor& node, const Sources& src) {
   const Array &x = *src[0], &weight = *src[1], &state = *src[2], &positions = *src[3];
   const int64_t tokens = x.shape[1], taps = weight.shape[0];
@@ -413,7 +414,7 @@ Array causal_conv(const Tensor& node, const Sources& src) {
   for (int64_t c = 0; c < x.shape[0]; ++c) {
     Values inputs;
     for (int64_t i = 0; i < taps - 1; ++i) inputs.push_back(state[{c, i, 0, 0}]);
-    const auto back = [&](int64_t steps) {  // 0 is the latest input
+    const auto back = [&](int64_t steps) {  // steps = 0 is the latest input
       const auto known = static_cast<int64_t>(inputs.size());
       return steps < known ? inputs[known - 1 - steps] : 0.0;
     };
@@ -429,7 +430,7 @@ Array causal_conv(const Tensor& node, const Sources& src) {
   return result;
 }
 
-/// A head's state, [key element, value element], and its update by a token.
+/// The state of one head, with the axes [key element, value element].
 class DeltaState {
  public:
   DeltaState(const Array& state, int64_t head) : size_(state.shape[0]), s_({size_, size_, 1, 1}) {
@@ -437,7 +438,7 @@ class DeltaState {
   }
   void clear() { s_ = Array(s_.shape); }
   double operator()(int64_t i, int64_t j) const { return s_[{i, j, 0, 0}]; }
-  /// Sum over i of S[i, j] row[i].
+  /// Sum of S[i, j] * row[i] over i.
   double times(const Array& rows, int64_t head, int64_t token, int64_t j) const {
     return dot(s_.row({0, j, 0, 0}), rows.row({0, head, token, 0}));
   }
@@ -483,7 +484,7 @@ Array same(const Tensor& node, const Sources& src) {
   return {node.shape, src[0]->values};
 }
 
-/// Converts floats to integers by rounding to nearest.
+/// Casts between floats and integers. Floats are rounded to the nearest integer.
 Array cast(const Tensor& node, const Sources& src) {
   Array result = *src[0];
   const bool to_integer = node.dtype == DType::kI32 || node.dtype == DType::kI64;
@@ -527,7 +528,7 @@ Array permute(const Tensor& node, const Sources& src) {
   });
 }
 
-/// Evaluators by op. Collectives have none.
+/// The evaluation function of each op. Collectives have no evaluation function.
 const std::map<Op, Eval> kEvals = {
     {Op::kGetRows, get_rows},
     {Op::kSetRows, set_rows},
@@ -562,7 +563,8 @@ const std::map<Op, Eval> kEvals = {
     {Op::kPermute, permute},
 };
 
-/// Values during a run. A cache has one value, which set_rows replaces. All views of a cache show the current value.
+/// The values of all tensors during a run. set_rows replaces the values of a cache. Then all views of the cache have
+/// the new values.
 class Evaluation {
  public:
   explicit Evaluation(TensorValues leaves) : values_(std::move(leaves)) {}

@@ -1,5 +1,5 @@
-// Evaluates a graph in float64. Every op is computed by its definition, element by element, and shares no code with any
-// device. This is the reference for the conformance suite and the property tests.
+// Evaluates a graph in float64. Every op is computed element by element from its definition. The code is independent of
+// all devices. The conformance suite and the property tests compare results with this reference.
 #pragma once
 
 #include <functional>
@@ -9,12 +9,12 @@
 
 namespace shoal::test {
 
-/// Called with a node and its values when the node is computed, because caches may be written later.
+/// Called directly after a node is computed, because later nodes may write to caches.
 using SeenNode = std::function<void(const Tensor& node, const Values& values)>;
 
-/// Values of all nodes and leaves after one run of the graph. `leaves` holds the values of every leaf (see
-/// random_leaves). Results of f16, bf16 and quantised dtypes are rounded as if stored; f32 results are not rounded.
-/// Caches and their views get their final values. Throws InvalidArgument for collectives.
+/// Returns the values of all nodes and leaves after one run of the graph. `leaves` contains the values of every leaf
+/// (see random_leaves). f32 results are not rounded. All other results are rounded as if they were stored in their
+/// dtype. Caches and their views have the values after the last write. Throws InvalidArgument for collectives.
 TensorValues reference_eval(const Graph& graph, TensorValues leaves, const SeenNode& seen = {});
 
 }  // namespace shoal::test

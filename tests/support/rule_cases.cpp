@@ -9,22 +9,23 @@
 namespace shoal::test {
 namespace {
 
-// Each case declares its leaves; the last line is the node.
+// One graph per case. The first lines declare leaves, and the last line is the node.
 constexpr std::string_view kCases[] = {
-    // get_rows: one batch, several batches, ranges of rows, an integer table, a quantised table.
+    // get_rows with one batch, several batches, ranges of rows, an integer table and a quantised table.
     "input %t f32 [4, 7]\ninput %i i32 [5]\n%y = get_rows(%t, %i)",
     "input %t f16 [3, 5, 2, 3]\ninput %i i32 [4, 2, 3]\n%y = get_rows(%t, %i)",
     "input %t f32 [3, 6]\ninput %i i32 [9]\n%y = get_rows(%t, %i) {ranges=[2:3,8:1,10:2]}",
     "input %t i32 [3, 6]\ninput %i i32 [9]\n%y = get_rows(%t, %i)",
     "input %t q8_0 [96, 5]\ninput %i i32 [4]\n%y = get_rows(%t, %i)",
 
-    // set_rows: an f32, an f16 and a quantised cache, with ids of both types; then a cache that holds ranges of rows.
+    // set_rows with an f32, an f16 and a quantised cache and with i32 and i64 ids. The last caches contain ranges of
+    // rows.
     "cache %c f32 [4, 7, 3, 2]\ninput %x f32 [4, 3, 3, 2]\ninput %i i32 [3]\n%y = set_rows(%c, %x, %i)",
     "cache %c f16 [3, 5, 2]\ninput %x f32 [3, 4, 2]\ninput %i i64 [4]\n%y = set_rows(%c, %x, %i)",
     "cache %c q8_0 [96, 5, 2]\ninput %x f32 [96, 3, 2]\ninput %i i32 [3]\n%y = set_rows(%c, %x, %i)",
     "cache %c f32 [3, 6, 2]\ninput %x f32 [3, 4, 2]\ninput %i i32 [4]\n%y = set_rows(%c, %x, %i) {ranges=[1:4,7:2]}",
 
-    // mul_mat: one batch, several batches, batches that share a matrix, quantised matrices, empty axes.
+    // mul_mat with one batch, several batches, a matrix for several batches, quantised matrices and empty axes.
     "input %a f32 [5, 7]\ninput %b f32 [5, 3]\n%y = mul_mat(%a, %b)",
     "input %a f32 [3, 5, 3, 2]\ninput %b f16 [3, 2, 3, 2]\n%y = mul_mat(%a, %b)",
     "input %a bf16 [3, 5, 3, 2]\ninput %b f32 [3, 2, 6, 6]\n%y = mul_mat(%a, %b)",
@@ -34,15 +35,15 @@ constexpr std::string_view kCases[] = {
     "input %a f32 [0, 5]\ninput %b f32 [0, 3]\n%y = mul_mat(%a, %b)",
     "input %a f32 [3, 5, 2]\ninput %b f32 [3, 3, 0]\n%y = mul_mat(%a, %b)",
 
-    // mul_mat_id: a separate x for each expert of a token, one x for all experts of a token, ranges of experts,
-    // quantised experts.
+    // mul_mat_id with one x per expert of a token, one x for all experts of a token, ranges of experts and quantised
+    // experts.
     "input %e f32 [3, 5, 4]\ninput %x f32 [3, 2, 6]\ninput %i i32 [2, 6]\n%y = mul_mat_id(%e, %x, %i)",
     "input %e f32 [3, 5, 4]\ninput %x f32 [3, 1, 6]\ninput %i i32 [2, 6]\n%y = mul_mat_id(%e, %x, %i)",
     "input %e f32 [3, 5, 4]\ninput %x f32 [3, 2, 6]\ninput %i i32 [2, 6]\n%y = mul_mat_id(%e, %x, %i) "
     "{ranges=[1:3,6:1]}",
     "input %e q8_0 [96, 3, 4]\ninput %x f32 [96, 2, 3]\ninput %i i32 [2, 3]\n%y = mul_mat_id(%e, %x, %i)",
 
-    // Ops along rows.
+    // Ops that compute each row separately.
     "input %x f32 [5, 3, 2, 4]\n%y = rms_norm(%x)",
     "input %x f32 [5, 3, 2, 4]\n%y = layer_norm(%x)",
     "input %x f32 [5, 3, 2, 4]\n%y = soft_max(%x, _, _) {scale=0.5}",
@@ -55,7 +56,8 @@ constexpr std::string_view kCases[] = {
     "input %x f32 [5, 3, 2, 4]\n%y = argmax(%x)",
     "input %x f32 [7, 3, 2, 4]\n%y = top_k(%x) {k=3}",
 
-    // attention: groups of 1, 2, 3 and all heads per KV head; causal, windowed, masked, with sinks.
+    // Attention with 1, 2, 3 or all query heads per KV head. The cases are causal, have a window, have a mask, or have
+    // sinks.
     "input %q f32 [4, 3, 3, 2]\ninput %k f32 [4, 5, 3, 2]\ninput %v f32 [6, 5, 3, 2]\n"
     "%y = attention(%q, %k, %v, _, _, _) {scale=0.5}",
     "input %q f32 [4, 3, 8, 2]\ninput %k f16 [4, 5, 4, 2]\ninput %v f16 [4, 5, 4, 2]\ninput %p i32 [3]\n"
@@ -65,8 +67,8 @@ constexpr std::string_view kCases[] = {
     "input %q f32 [32, 3, 4]\ninput %k q8_0 [32, 5, 1]\ninput %v q8_0 [64, 5, 1]\ninput %m f16 [5, 3]\n"
     "%y = attention(%q, %k, %v, _, %m, _)",
 
-    // Attention over parts of a sequence. Queries and positions are common to all parts, or each part has its own. The
-    // last cases merge results.
+    // attention over several parts of a sequence. All parts have the same queries and positions, or each part has its
+    // own. The last cases merge the results of the parts.
     "input %q f32 [4, 3, 4]\ninput %k f32 [4, 5, 2, 3]\ninput %v f32 [6, 5, 2, 3]\ninput %p i32 [3, 3]\n"
     "%y = attention(%q, %k, %v, %p, _, _) {causal=true, parts=3}",
     "input %q f32 [4, 3, 2, 3]\ninput %k f32 [4, 5, 2, 3]\ninput %v f32 [6, 5, 2, 3]\ninput %p i32 [3]\n"
@@ -76,7 +78,8 @@ constexpr std::string_view kCases[] = {
     "input %x f32 [5, 4, 3, 6]\ninput %l f32 [6, 4, 3]\n%y = merge_attention(%x, %l)",
     "input %x f32 [2, 4, 3, 1]\ninput %l f32 [2, 4, 3]\n%y = merge_attention(%x, %l)",
 
-    // Ops with a state: groups of 1, 2 and 3 heads per key head; key heads adjacent or tiled.
+    // Ops with a state. A key head serves 1, 2 or 3 heads. Heads with the same key head are adjacent or, if tiled,
+    // interleaved.
     "input %x f32 [5, 4]\ninput %w f32 [3, 5]\ninput %s f32 [5, 2]\ninput %p i32 [4]\n"
     "%y = causal_conv(%x, %w, %s, %p)",
     "input %q f32 [3, 3, 4]\ninput %k f32 [3, 3, 4]\ninput %v f32 [3, 3, 4]\ninput %a f32 [3, 4]\n"
@@ -89,7 +92,7 @@ constexpr std::string_view kCases[] = {
     "input %b f32 [9, 2]\ninput %s f32 [3, 3, 9]\ninput %p i32 [2]\n"
     "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p) {tiled=true}",
 
-    // Data movement.
+    // Ops that move data.
     "input %x f32 [5, 3, 2, 4]\n%y = cast(%x) {dtype=f16}",
     "input %x f16 [5, 3, 2, 4]\n%y = cast(%x) {dtype=f16}",
     "input %x bf16 [5, 3, 2, 4]\n%y = cast(%x)",
@@ -103,7 +106,7 @@ constexpr std::string_view kCases[] = {
     "input %x f32 [3, 2]\n%y = repeat(%x) {shape=[3,0,1,1]}",
 };
 
-/// Element-wise ops: every op and every kind of broadcasting.
+/// Adds cases of every element-wise op with every form of broadcasting.
 void add_element_wise(std::vector<std::string>& cases) {
   for (const char* op : {"add", "sub", "mul", "div"}) {
     for (const char* b : {"f32 [5, 3, 2, 4]", "f32 [5]", "f16 [1, 3, 2]", "bf16 [5, 1, 1, 4]"}) {
@@ -119,7 +122,8 @@ void add_element_wise(std::vector<std::string>& cases) {
   }
 }
 
-/// Ops with a kind as parameter: one case per enumerator. The cases contain the enumerators' names.
+/// Some ops have an enumeration as a parameter. Adds one case for each enumerator. The text of a case contains the
+/// enumerator's name.
 void add_kinds(std::vector<std::string>& cases) {
   for (int kind = 0; kind < static_cast<int>(UnaryKind::kCount); ++kind) {
     const UnaryParams params{static_cast<UnaryKind>(kind)};

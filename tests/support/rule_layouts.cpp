@@ -34,7 +34,8 @@ std::vector<Partition> partitions_of(int ranks, int64_t pieces) {
           Partition(ranks, {{pieces, {0, last}}})};
 }
 
-/// A rank's addend: an asymmetric share of the value, plus a constant. The constants of all ranks add up to zero.
+/// A rank's addend of a Partial tensor: an asymmetric fraction of the values plus a constant. The constants of all
+/// ranks add up to zero.
 Values addend(const Values& values, DType dtype, int ranks, int rank) {
   constexpr double kOfTwo[] = {0.6, 0.4}, kOfThree[] = {0.6, 0.3, 0.1}, kOffset[] = {0.5, -0.5, 0.0};
   const double share = ranks == 2 ? kOfTwo[rank] : kOfThree[rank], offset = kOffset[rank];
@@ -48,7 +49,7 @@ Values addend(const Values& values, DType dtype, int ranks, int rank) {
   return result;
 }
 
-/// Tolerance for a sum whose addends are each stored in the dtype.
+/// Tolerance for a sum of addends that are stored in the dtype.
 double tolerance_of(DType dtype) {
   if (dtype == DType::kF16) return 4e-3;
   if (dtype == DType::kBF16) return 3e-2;
@@ -148,8 +149,8 @@ std::string LayoutTrials::try_one(const std::string& text, const Named& leaves, 
     const Layout& layout = layouts_.at(leaf->name);
     how += fmt::format("\n  {}: {}", leaf->name, layout.to_string());
     if (layout.is_partial()) tolerance = std::max(tolerance, tolerance_of(leaf->dtype));
-    // Operands of products with quantised weights are first rounded to small integers, with a separate scale for each
-    // addend.
+    // Before a product with quantised weights, the other operand is rounded to small integers. If the other operand is
+    // Partial, each rank rounds its addend with a separate scale.
     if (traits(leaf->dtype).is_quantized) tolerance = std::max(tolerance, 1e-4);
   }
   try {

@@ -1,10 +1,11 @@
-// Runs a graph on a meta device with every combination of layouts of its leaves, and compares the results with one
-// device. The rule validator tries one split at a time, to which all sources conform. Here every source has its own
-// layout, so that strategies, redistributions and lowering must reconcile the layouts.
+// Runs a graph on a meta device with every combination of leaf layouts, and compares the results with the results on
+// one device. The rule validator tries one split at a time, and the layouts of all sources match this split. Here, each
+// source has an independent layout. So strategies, redistributions and lowering must convert layouts.
 //
-// Leaf layouts: mirrored, Partial if the dtype can be summed, and for each axis an even split, an uneven split, a split
-// with an empty rank, and a split with shared owners. If there are too many combinations, each layout is tried with all
-// other leaves mirrored, then a random sample of combinations, which is the same in every run.
+// The layouts of a leaf are mirrored and, if the dtype can be summed, Partial. For each axis there are also an even
+// split, an uneven split, a split with an empty rank, and a split with several owners of one range. If there are too
+// many combinations, each layout is first tried while all other leaves are mirrored. Then a random sample of
+// combinations is tried. The sample is the same in every run.
 #pragma once
 
 #include <map>
@@ -17,7 +18,7 @@
 
 namespace shoal::test {
 
-/// Distinct layouts that are legal for the leaf.
+/// The legal layouts that are tried for the leaf, without duplicates.
 std::vector<meta::Layout> layouts_to_try(const Tensor& leaf, int ranks);
 
 class LayoutTrials {
@@ -27,21 +28,21 @@ class LayoutTrials {
 
   struct Outcome {
     int trials = 0;
-    std::string problem;  ///< the first trial with a wrong result; "" if there is none
+    std::string problem;  ///< describes the first trial with a wrong result; "" if there is none
   };
-  /// Tries up to `most` combinations, or one for each layout if that is more. `text` is a graph (graph/text.h) with an
-  /// output; all leaves are weights or caches.
+  /// Tries at most `most` combinations. But each layout is tried at least once, even if this takes more combinations.
+  /// `text` is a graph (graph/text.h) with an output. All leaves must be weights or caches.
   Outcome run(const std::string& text, int most);
 
  private:
   using Layouts = std::map<std::string, meta::Layout>;
-  /// Values by name: of leaves, or of outputs and caches after a run.
+  /// Values of leaves before a run, or of outputs and caches after a run. The key is the tensor's name.
   using Named = std::map<std::string, Values>;
 
   std::string try_one(const std::string& text, const Named& leaves, const Named& expected);
 
   int ranks_;
-  Layouts layouts_;  ///< the layouts that the split-state callback currently returns
+  Layouts layouts_;  ///< layouts that the split-state callback returns in this trial
   std::unique_ptr<meta::MetaDevice> device_;
   std::unique_ptr<Backend> backend_, alone_;
 };

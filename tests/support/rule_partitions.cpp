@@ -16,7 +16,7 @@ Partition from_owners(int ranks, const std::vector<Owners>& owners) {
   return Partition(ranks, std::move(runs));
 }
 
-/// The partition in which element i belongs to owner(i).
+/// Returns the partition in which element i belongs to owner(i).
 template <class F>
 Partition by_element(int ranks, int64_t length, F owner) {
   std::vector<Owners> owners;
@@ -24,7 +24,7 @@ Partition by_element(int ranks, int64_t length, F owner) {
   return from_owners(ranks, owners);
 }
 
-/// Partitions of `length` indivisible pieces.
+/// Partitions to try for `length` elements.
 std::vector<Partition> of_pieces(int ranks, int64_t length) {
   std::mt19937 random(static_cast<unsigned>(length * 31 + ranks));
   const int last = ranks - 1;

@@ -1,5 +1,5 @@
-// The partitions of a factor that the rule validator tries: even, uneven, with empty shares, in segments, interleaved,
-// in reversed order, with runs that have several owners, and random ones.
+// Partitions of a factor for the rule validator. Some are even, uneven, random or divided into segments. In others,
+// ranks are empty, interleaved or in reverse order, or runs of elements have several owners.
 #pragma once
 
 #include <vector>
@@ -8,11 +8,11 @@
 
 namespace shoal::test {
 
-/// All boundaries are multiples of `unit`. If `group` > 1, the result also contains partitions that keep groups of
-/// `group` elements together.
+/// All boundaries are multiples of `unit`. If `group` > 1, there are also partitions in which all boundaries are
+/// multiples of `unit` * `group`.
 std::vector<meta::Partition> partitions_to_try(int ranks, int64_t length, int64_t unit, int64_t group);
 
-/// Whether at least two ranks have elements, so that a trial really tests dividing.
+/// Whether at least two ranks own elements. Only such a partition tests the division of work.
 bool divides_work(const meta::Partition& partition);
 
 }  // namespace shoal::test

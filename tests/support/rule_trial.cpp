@@ -16,8 +16,8 @@ namespace {
 
 constexpr uint64_t kSeed = 17;
 
-/// Tolerance for results of the dtype. The reference does not round f32. Results of other dtypes are rounded once for
-/// each addend of a Partial value.
+/// Tolerance for results of the dtype. The reference does not round f32 results. If the result is Partial, results of
+/// other dtypes are rounded once per addend.
 double tolerance_of(DType dtype) {
   if (dtype == DType::kF16) return 4e-3;
   if (dtype == DType::kBF16) return 4e-2;
@@ -29,7 +29,7 @@ bool is_close(double got, double expected, double tolerance) {
   return std::abs(got - expected) <= tolerance * (1.0 + std::abs(expected));
 }
 
-/// A rank's addend of values. Integers stay integers.
+/// The addend of `rank` in a Partial tensor with these values. Addends of integers are integers.
 Values addend(const Values& values, bool integers, int ranks, int rank, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> noise(-1.0, 1.0);

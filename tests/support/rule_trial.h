@@ -1,5 +1,6 @@
-// One trial of the rule validator. The float64 reference computes a node for several ranks, each from the rank's shards
-// of the sources. The shards of the result are joined and compared with the node's result on whole tensors.
+// One trial of the rule validator. For each rank, the float64 reference computes the node from the rank's shards of the
+// sources. The trial then joins the shards of the result, and compares them with the result of the node on whole
+// tensors.
 #pragma once
 
 #include <functional>
@@ -14,24 +15,25 @@ namespace shoal::test {
 
 struct RuleTrial {
   int ranks = 0;
-  std::vector<meta::Layout> sources;  ///< one per source; ignored for absent sources
+  std::vector<meta::Layout> sources;  ///< layout of each source; ignored for absent sources
   meta::Layout result;
   std::function<OpParams(int rank)> params;
-  std::string name;  ///< name in messages
+  std::string name;  ///< name of the trial in messages
 };
 
-/// A node whose sources are leaves, with values for them.
+/// The node that trials compute, with values for its sources. All sources must be leaves.
 class RuleSubject {
  public:
   explicit RuleSubject(const Graph& graph);
   const Tensor& node() const { return node_; }
-  /// "" if the trial gives the result of the node on whole tensors, otherwise a description of the error.
+  /// Returns "" if the trial gives the same result as the node on whole tensors, otherwise a description of the error.
   std::string run(const RuleTrial& trial) const;
 
  private:
   Values run_rank(const RuleTrial& trial, int rank) const;
-  /// A rank's shard of source i. If the source is Partial, the rank's addend: 0.6 or 0.4 (with three ranks 0.6, 0.3 or
-  /// 0.1) of the value, plus noise that cancels in the sum.
+  /// Returns a rank's shard of source i. If the source is Partial, returns the rank's addend: a fraction of the value
+  /// plus noise. The noise of all ranks adds up to zero. The fractions are 0.6 and 0.4 for two ranks, and 0.6, 0.3 and
+  /// 0.1 for three ranks.
   Values local_values(const RuleTrial& trial, size_t i, int rank) const;
 
   const Tensor& node_;

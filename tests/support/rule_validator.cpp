@@ -21,13 +21,13 @@ using meta::Rule;
 
 constexpr int kRanks[] = {2, 3};
 
-/// The outcome of all trials of one claim.
+/// The combined result of all trials that test one split, or one set of Partial sources.
 struct Outcome {
   int divided = 0;      ///< number of trials in which at least two ranks had work
-  std::string problem;  ///< the first failed trial
+  std::string problem;  ///< describes the first failed trial
 };
 
-/// The largest group size with which an operand divides the factor.
+/// The largest group size g of the source axes that the rule writes as factor/g.
 int64_t group_of(const Rule& rule, int factor) {
   int64_t group = 1;
   for (const meta::Operand& source : rule.sources) {
@@ -37,7 +37,7 @@ int64_t group_of(const Rule& rule, int factor) {
   return group;
 }
 
-/// The trial that splits the factor by this partition; nullopt if the rule does not allow the partition.
+/// Returns a trial that divides the factor by the partition; nullopt if the rule does not allow this partition.
 std::optional<RuleTrial> split_trial(const Tensor& node, const Rule& rule, int factor, const Partition& partition) {
   const auto result = result_layout(rule, factor, partition);
   if (!result) return std::nullopt;
@@ -54,8 +54,8 @@ std::optional<RuleTrial> split_trial(const Tensor& node, const Rule& rule, int f
   return trial;
 }
 
-/// Checks that the layout of each operand maps back to the partition of the factor, and this partition back to the
-/// layout.
+/// Checks that the layout of each source gives the partition of the factor, and that this partition gives the same
+/// layout again.
 std::string check_way_back(const Rule& rule, int factor, const RuleTrial& trial) {
   for (size_t i = 0; i < rule.sources.size(); ++i) {
     if (!trial.sources[i].is_split()) continue;
@@ -84,7 +84,7 @@ Outcome try_factor(const RuleSubject& subject, const Rule& rule, int factor) {
   return outcome;
 }
 
-/// Tries the node with Partial sources in `set` and mirrored sources elsewhere.
+/// Tries the node with Partial layouts for the sources in `set`. All other sources are mirrored.
 Outcome try_linear(const RuleSubject& subject, const std::vector<int>& set) {
   Outcome outcome;
   for (const int ranks : kRanks) {
@@ -103,7 +103,7 @@ Outcome try_linear(const RuleSubject& subject, const std::vector<int>& set) {
   return outcome;
 }
 
-/// The kinds that the rule could give the factor instead.
+/// The factor kinds that the rule could claim instead of "whole".
 std::vector<FactorKind> other_kinds(const Tensor& node, const Rule& rule, int factor) {
   std::vector<FactorKind> kinds;
   const bool in_result = Rule::axis_of(rule.result, factor) >= 0;
@@ -113,7 +113,7 @@ std::vector<FactorKind> other_kinds(const Tensor& node, const Rule& rule, int fa
   return kinds;
 }
 
-/// The sets of one or two sources that could be Partial.
+/// All sets of one or two sources that can be Partial.
 std::vector<std::vector<int>> sets_of_sources(const Tensor& node) {
   std::vector<int> summable;
   for (int i = 0; i < static_cast<int>(node.src.size()); ++i) {

@@ -1,12 +1,13 @@
-// Validates sharding rules by brute force: for every split that a rule allows, the float64 reference computes the op on
-// shards, and the result is compared with the op on whole tensors. It reports
+// Validates sharding rules by brute force. For every split that a rule allows, the float64 reference computes the op on
+// shards. The validator compares the result with the result of the op on whole tensors, and reports
 //
-//   wrong rules     a split or a Partial source that the rule allows gives a wrong result, or cannot run;
-//   missing rules   a split or a Partial source that the rule forbids gives the right result in every trial.
+//   wrong rules     the rule allows a split or a Partial source that gives a wrong result or cannot run;
+//   missing rules   the rule forbids a split or a Partial source that gives the right result in every trial.
 //
-// Each factor is split by the partitions of rule_partitions.h over 2 and 3 ranks. Addends of Partial sources are 0.6
-// and 0.4 of the value plus noise that cancels, so that no wrong rule passes by symmetry or homogeneity. A rule is
-// validated for one node; axes that a trial divides should have length 2 or more.
+// Each factor is divided among 2 and 3 ranks by the partitions of rule_partitions.h. The addends of Partial sources are
+// fractions of the value such as 0.6 and 0.4, plus noise that cancels in the sum. If the addends were equal, or
+// proportional to the value, a wrong rule could pass. A rule is validated for one node. Axes that a trial divides
+// should have at least two elements.
 #pragma once
 
 #include <string>
@@ -19,21 +20,20 @@ namespace shoal::test {
 
 struct RuleFinding {
   Op op = Op::kNone;
-  std::string what;  ///< "factor k", "linear 0", "linear 0+1"
+  std::string what;  ///< the tested claim: "factor k", "linear 0" or "linear 0+1"
   bool missing = false;
-  std::string problem;  ///< the first trial with a wrong result; for a missing rule, the property that the rule could
-                        ///< claim
+  std::string problem;  ///< the first trial with a wrong result, or the property that a missing rule could claim
   std::string node;     ///< the node as text
 };
-/// "mul_mat factor k is wrong: ... in %y = mul_mat(%a, %b)".
+/// Returns a text such as "mul_mat factor k is wrong: ... in %y = mul_mat(%a, %b)".
 std::string to_string(const RuleFinding& finding);
 
 struct RuleVerdict {
   std::vector<RuleFinding> findings;
-  std::string exercised;  ///< letters of the factors that trials actually divided between ranks
+  std::string exercised;  ///< letters of the factors that at least one trial divided among ranks
 };
 
-/// `graph` has one node; its sources are leaves.
+/// `graph` must have one node. All sources of the node must be leaves.
 RuleVerdict validate_rule(const Graph& graph, const meta::Rule& rule);
 
 }  // namespace shoal::test

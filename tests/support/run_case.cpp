@@ -40,7 +40,7 @@ Results run(const RandomCase& one, Device& device, int runs) {
   return results;
 }
 
-/// The case without statement `drop` and without all statements that depend on it.
+/// Removes line `drop` and all lines that depend on this line, and returns the remaining text.
 std::string without_line(const std::string& text, size_t drop) {
   std::istringstream lines(text);
   std::vector<std::string> gone;
@@ -63,8 +63,8 @@ std::string without_line(const std::string& text, size_t drop) {
   return kept;
 }
 
-/// The case with the node in line `replace` replaced by an input; "" if the line has no node. `text` must come from
-/// to_string().
+/// Returns the text with an input in place of the node in line `replace`; "" if this line has no node. `text` must be a
+/// result of to_string().
 std::string with_input(const std::string& text, size_t replace) {
   std::istringstream lines(text);
   std::string line, kept, name;
@@ -161,7 +161,7 @@ RandomCase shrink(RandomCase one, const std::function<bool(const RandomCase&)>& 
       const bool same = next.graph == one.graph && next.layouts.size() == one.layouts.size();
       if (same || count_lines(next.graph) == 0 || !fails(next)) return false;
     } catch (const Error&) {
-      return false;  // the remaining text is not a valid graph
+      return false;  // the changed text is not a valid graph
     }
     one = std::move(next);
     return true;

@@ -1,4 +1,4 @@
-// Whether the tests are built with sanitizers, which need additional address space, memory and time.
+// Whether the tests are built with sanitizers. Sanitizers need additional address space, memory and time.
 #pragma once
 
 namespace shoal::test {

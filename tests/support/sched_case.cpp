@@ -14,14 +14,15 @@
 namespace shoal::test {
 namespace {
 
-/// The case with its memory on several devices.
+/// A case whose leaves have memory on several devices.
 class Placed {
  public:
   Placed(const RandomCase& one, std::span<Backend* const> backends, uint64_t seed)
       : one_(one), backends_(backends), random_(seed) {
     parse_graph(one.graph, graph, weights);
     std::vector<std::vector<Tensor*>> homes(backends.size());
-    // Places all leaves on one backend, so that other backends get copies, or places them on random backends.
+    // In half of the cases, all leaves are placed on one random backend, so that other backends need copies. In the
+    // other half, each leaf is placed on a random backend.
     const size_t usual = draw(backends.size());
     const bool anywhere = draw(2) == 0;
     for (Tensor* leaf : weights.tensors()) {
@@ -35,7 +36,7 @@ class Placed {
     }
   }
 
-  /// Assigns some nodes to backends that can run them. Among nodes with experts, the share is larger.
+  /// Assigns some nodes to random backends that support them. Products with experts are assigned more often.
   void set_nodes(sched::Scheduler& scheduler) {
     const size_t every = 2 + draw(6);
     for (const Tensor* node : graph.nodes()) {
@@ -50,7 +51,7 @@ class Placed {
     for (Tensor* leaf : weights.tensors()) fill(*leaf, 0);
     fill_inputs(0);
   }
-  /// Fills the inputs; each run gets other values.
+  /// Fills the inputs with values that depend on the run.
   void fill_inputs(uint64_t run) {
     for (Tensor* input : graph.inputs()) fill(*input, run);
   }
@@ -61,7 +62,7 @@ class Placed {
   Graph graph{"random"};
 
  private:
-  /// Whether the device can run all writes to the cache. Writes run on the device of the cache.
+  /// Whether the device supports all nodes that write to the cache. Such nodes run on the device of the cache.
   bool can_write(const Device& device, const Tensor& cache) const {
     return std::all_of(graph.nodes().begin(), graph.nodes().end(), [&](const Tensor* node) {
       const bool writes = info(node->op).alias == Alias::kWrites && node->storage() == &cache;
@@ -77,8 +78,8 @@ class Placed {
   std::vector<std::unique_ptr<Buffer>> memory_;
 };
 
-/// The bytes of all outputs after each of several runs with different inputs. If `queued` is set, all runs are queued
-/// before the first is synchronized.
+/// Runs the graph several times with different inputs, and returns the bytes of all outputs of all runs. If `queued` is
+/// set, all runs are queued before the first synchronize().
 std::vector<std::vector<std::byte>> run_several(Placed& placed, sched::Scheduler& scheduler, bool queued) {
   constexpr uint64_t kRuns = 5;
   placed.fill_leaves();

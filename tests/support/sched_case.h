@@ -1,4 +1,5 @@
-// Runs a random case on several backends of a scheduler. Weights, caches and some of the nodes are on random backends.
+// Runs a random case with a scheduler over several backends. Weights, caches and some nodes are assigned to random
+// backends.
 #pragma once
 
 #include <memory>
@@ -11,12 +12,14 @@
 
 namespace shoal::test {
 
-/// Runs the case twice by a scheduler on these backends, in memory full of NaN. Returns the outputs and caches. `seed`
-/// determines all placements. Throws std::runtime_error if the results of the two runs differ in a bit, or if queued
-/// runs with different inputs give other results than separate runs.
+/// Runs the case twice with a scheduler over the backends, and returns the outputs and caches. All plan memory is first
+/// filled with NaN. `seed` determines all placements. Throws std::runtime_error if the two runs give different bits.
+/// Also queues several runs with different inputs, and throws if their results differ from the results of separate
+/// runs.
 Results run_scheduled(const RandomCase& one, std::span<Backend* const> backends, uint64_t seed);
 
-/// The difference from the results on `reference`; "" if there is none. An exception counts as a difference.
+/// Returns the difference between run_scheduled() and a run on `reference`; "" if there is none. An exception counts as
+/// a difference.
 std::string check_scheduled(const RandomCase& one, std::span<Backend* const> backends, Device& reference,
                             uint64_t seed);
 

@@ -21,12 +21,13 @@ namespace {
 
 constexpr int kRuns = 5;
 
-/// The exception that callbacks throw.
+/// The exception that evaluation callbacks throw.
 struct Thrown : std::runtime_error {
   Thrown() : std::runtime_error("thrown by the callback") {}
 };
 
-/// One or two meta devices, optionally a device with its own memory, then a simple device.
+/// The backends of a session, in this order: one or two meta devices, in some sessions a device with its own memory,
+/// and one simple device.
 class Machine {
  public:
   Machine(const RandomCase& one, std::span<Device* const> devices, const Dice& dice) {
@@ -52,7 +53,7 @@ class Machine {
   std::vector<Backend*> backends_;
 };
 
-/// A graph that callbacks run, with its own scheduler over the same backends.
+/// A graph that evaluation callbacks run. It has its own scheduler over the same backends.
 class Inner {
  public:
   explicit Inner(const std::vector<Backend*>& backends) : scheduler_(backends) {
@@ -62,7 +63,7 @@ class Inner {
     scheduler_.set_backend(*twice, backends.back());
     scheduler_.set_backend(*y_, backends.front());
   }
-  /// Returns "" or a description of the error.
+  /// Runs the graph. Returns "" if the result is right, otherwise a description of the error.
   std::string run() {
     scheduler_.allocate(graph_);
     Values values(kLength);
@@ -115,7 +116,7 @@ class Session {
   enum class Act { kNothing, kLook, kStop, kThrow, kNest, kUnregister, kReset };
   struct Observer {
     std::string_view name;
-    size_t every;  ///< the callback reads about one node out of `every`
+    size_t every;  ///< the callback reads a node with probability 1 / `every`
     Act act;
   };
   static constexpr std::array<Observer, 10> kObservers = {{{"no callback", 0, Act::kNothing},
@@ -135,8 +136,9 @@ class Session {
     return std::make_shared<sched::Scheduler>(machine_.backends(), options);
   }
 
-  /// Assigns some nodes to backends that can run them. Among nodes that choose or use experts, the share is larger. The
-  /// first backend gets most products with experts, and streams experts that are placed on the last backend.
+  /// Assigns some nodes to random backends that support them. Nodes that select or use experts are assigned more often.
+  /// The first backend gets most products with experts. This backend then streams the experts that are placed on the
+  /// last backend.
   void set_nodes(size_t number) {
     for (const Tensor* node : graphs_[number]->nodes()) {
       const bool free = !is_view(node->op) && info(node->op).alias != Alias::kWrites;
@@ -149,8 +151,8 @@ class Session {
     }
   }
 
-  /// Puts most weights and caches on the first device, so that other devices need copies. Some experts are in host
-  /// memory.
+  /// Places most weights and caches on the first device, so that other devices need copies. Places some experts on the
+  /// last device, in host memory.
   void place(const Dice& dice) {
     const auto& backends = machine_.backends();
     weights_.place([&](const Tensor& tensor) -> Device& {
@@ -180,7 +182,7 @@ class Session {
     }
     scheduler.synchronize();
     if (!wrong_.empty()) throw std::runtime_error("in a callback: " + wrong_);
-    written_ = finished;  // otherwise the caches have unknown content
+    written_ = finished;  // after an incomplete run, the content of the caches is unknown
     if (finished) compare(graph);
   }
 
@@ -198,14 +200,14 @@ class Session {
     model_.done();
   }
 
-  /// The schedule of the last run, for messages.
+  /// The schedule of the current run as text; "" if there is no schedule.
   std::string where() const {
     return scheduled_ == nullptr ? "" : fmt::format("\n{}", sched::to_string(scheduled_->schedule()));
   }
 
   void observe(sched::Scheduler& scheduler, const Observer& observer) {
     if (observer.act == Act::kNothing) return scheduler.set_eval_callback({});
-    const auto token = std::make_shared<const char>();  // lives as long as the callback that captures it
+    const auto token = std::make_shared<const char>();  // destroyed together with the callback
     scheduler.set_eval_callback([this, &scheduler, &observer, token](const Tensor& node, bool ask) {
       const bool here = run_.one_in(4, (ask ? "act when asked about " : "act at ") + node.name);
       const bool looks = !ask || run_.one_in(observer.every, "look at " + node.name);
@@ -228,13 +230,14 @@ class Session {
     }
   }
 
-  /// Static, because the callback may be destroyed: afterwards only the arguments may be used.
+  /// This function is static, because set_eval_callback() may destroy the callback that calls it. Afterwards, only the
+  /// arguments may be used.
   static void unregister(sched::Scheduler& scheduler, std::weak_ptr<const char> token, std::string& wrong) {
     scheduler.set_eval_callback({});
     if (token.expired()) wrong = "the callback was destroyed while it ran";
   }
 
-  /// "" if the computed node has the values of the reference.
+  /// Returns "" if the values of the computed node match the reference, otherwise the difference.
   std::string wrong_value(const Tensor& node) const {
     const bool integers = node.dtype == DType::kI32 || node.dtype == DType::kI64;
     const Results want{{node.name, {model_.node(node.name), integers}}},
@@ -250,10 +253,10 @@ class Session {
   CaseModel model_;
   PlacedWeights weights_;
   bool written_ = false;
-  std::string wrong_;  ///< first error in nodes that callbacks read
+  std::string wrong_;  ///< first error in a node that a callback read
   std::array<std::unique_ptr<Graph>, 2> graphs_;
   std::array<std::shared_ptr<sched::Scheduler>, 2> schedulers_;
-  const sched::Scheduler* scheduled_ = nullptr;  ///< scheduler of the last run
+  const sched::Scheduler* scheduled_ = nullptr;  ///< scheduler that ran last
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Computes shards by brute force, element by element. Shares no code with meta/, which computes with runs of elements.
+// Computes shards element by element. This code is independent of meta/, which computes with runs of elements.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace shoal::test {
 
-/// Flat global indices of a rank's elements, in the order of its shard. For Mirrored and Partial, these are all
+/// Flat global indices of a rank's elements, in the order of the rank's shard. Mirrored and Partial layouts give all
 /// elements.
 std::vector<int64_t> shard_elements(const Shape& shape, const meta::Layout& layout, int rank);
 

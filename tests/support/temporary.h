@@ -1,5 +1,6 @@
-// Temporary files of a test. Tests of one program run concurrently in several processes, so each process needs its own
-// folder. In a shared folder such as testing::TempDir(), one test could write a file that another reads or removes.
+// Temporary files of a test. ctest runs the tests of one program concurrently in several processes, so each process
+// needs its own folder. In a shared folder such as testing::TempDir(), one test could overwrite or remove the file of
+// another test.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +12,7 @@
 
 namespace shoal::test {
 
-/// A new folder, removed with its contents by the destructor.
+/// Creates a new folder. The destructor removes the folder with its content.
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -22,19 +23,19 @@ class TemporaryFolder {
 
  private:
   std::filesystem::path path_;
-  pid_t owner_;  ///< process that made the folder; only this process removes it
+  pid_t owner_;  ///< process that created the folder; only this process removes it
 };
 
-/// A path in this process's folder, which all tests of one process share.
+/// Path of a file in the temporary folder of this process. All tests in one process use the same folder.
 std::string temporary(const std::string& name);
 
-/// The content of a file; empty if it cannot be read.
+/// Returns the content of a file; "" if the file cannot be read.
 inline std::string text_of(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// A path in this process's folder. The destructor removes the file, if it exists.
+/// A file in the temporary folder of this process. The destructor removes the file if it exists.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& name) : path(temporary(name)) {}

@@ -37,12 +37,13 @@ Values decode_as(const std::vector<std::byte>& bytes, int64_t elements) {
   return {plain.begin(), plain.end()};
 }
 
-/// Encoders of 256-element blocks search for codes, which may take long.
+/// Whether the encoder of the dtype searches for codes, which may take a long time. All encoders of 256-element blocks
+/// do this.
 bool is_searched(DType dtype) {
   return traits(dtype).is_quantized && traits(dtype).block_elems == 256;
 }
 
-/// As from_f32(), but caches encoded blocks, because tests encode the same blocks repeatedly.
+/// Like from_f32(), but uses a cache of encoded blocks, because tests encode the same blocks repeatedly.
 void encode_searched(DType dtype, const std::vector<float>& values, std::byte* bytes) {
   constexpr size_t kMost = 10000;
   thread_local std::map<DType, std::unordered_map<std::string, std::vector<std::byte>>> known_of;
@@ -60,7 +61,7 @@ void encode_searched(DType dtype, const std::vector<float>& values, std::byte* b
   }
 }
 
-/// Random numbers, equal with every standard library.
+/// Random numbers that do not depend on the standard library.
 class Random {
  public:
   Random(uint64_t seed, std::string_view name) : engine_(seed) {
@@ -89,7 +90,7 @@ struct Asked {
   double scale = 1;
 };
 
-/// The leaf or computed tensor that a chain of views and copies leads to. Ids may be sliced before their use.
+/// Follows views, copies and casts back to a leaf or computed tensor, because ids may be sliced before their use.
 const Tensor* origin(const Tensor* tensor) {
   while (tensor && (is_view(tensor->op) || tensor->op == Op::kContiguous || tensor->op == Op::kCast)) {
     tensor = tensor->src[0];
@@ -97,8 +98,8 @@ const Tensor* origin(const Tensor* tensor) {
   return tensor;
 }
 
-/// Exclusive upper limit of the ids: the number of indices of source 0. With ranges, the limit is two beyond the last
-/// range, so that some ids are foreign.
+/// Exclusive upper limit of the ids of a node. Without ranges, this is the length of source 0 along `axis`. With
+/// ranges, the limit is two more than the end of the last range. So some ids are in no range.
 int64_t index_limit(const Tensor& node, int axis) {
   const auto& ranges = std::get<SelectParams>(node.params).ranges;
   int64_t limit = ranges.empty() ? node.src[0]->shape[axis] : 2;
@@ -106,7 +107,7 @@ int64_t index_limit(const Tensor& node, int axis) {
   return limit;
 }
 
-/// The constraints that a node imposes on its source i; most sources have none.
+/// The constraints of a node on the values of source i. Most sources have no constraints.
 std::optional<Asked> role_of_source(const Tensor& node, size_t i) {
   const int64_t no_limit = std::numeric_limits<int64_t>::max();
   if (node.op == Op::kGetRows && i == 1) return Asked{Use::kIds, index_limit(node, 1)};
@@ -119,7 +120,7 @@ std::optional<Asked> role_of_source(const Tensor& node, size_t i) {
   if (node.op == Op::kAttention && i == 4) return Asked{Use::kMask, no_limit};
   if (node.op == Op::kSoftMax && i == 1) return Asked{Use::kMask, no_limit};
   if (node.op == Op::kCausalConv && i == 3) return Asked{Use::kTexts, no_limit};
-  if (node.op == Op::kGatedDelta && i < 2) {  // keys of norm 1, so that the state does not grow
+  if (node.op == Op::kGatedDelta && i < 2) {  // norm 1, so that the state does not grow
     return Asked{Use::kWeight, no_limit, std::sqrt(3.0 / std::max<double>(1, node.src[0]->shape[0]))};
   }
   if (node.op == Op::kGatedDelta && i == 3) return Asked{Use::kDecay, no_limit};
@@ -160,8 +161,8 @@ Values ascending(Random& random, int64_t count, int64_t limit) {
   return values;
 }
 
-/// Positions of a continued sequence, possibly followed by other sequences. Some positions are padding; half of the
-/// results also end with padding.
+/// Positions of one continued sequence. Other sequences may follow. Some positions are padding, and half of the results
+/// end with padding.
 Values texts(Random& random, int64_t count) {
   Values values(count);
   int64_t position = random.integer(1, 100);
@@ -175,7 +176,8 @@ Values texts(Random& random, int64_t count) {
   return values;
 }
 
-/// Values in [-scale, scale] that repeat a few blocks, so that few blocks have to be encoded.
+/// Values in [-scale, scale]. The values consist of a few repeated blocks, so that only a few blocks have to be
+/// encoded.
 Values drawn_blocks(Random& random, int64_t elements, double scale) {
   constexpr int64_t kBlock = 256, kBlocks = 32;
   static const Values blocks = [] {
@@ -297,7 +299,7 @@ GraphRun::~GraphRun() {
   weights_.reset();
   const auto unplace = [](Tensor* tensor) { tensor->buffer = nullptr, tensor->data = nullptr; };
   for (Tensor* leaf : placed_) unplace(leaf);
-  for (Tensor* node : graph_.nodes()) {  // nodes that are views of the leaves
+  for (Tensor* node : graph_.nodes()) {  // views of the leaves
     if (std::find(placed_.begin(), placed_.end(), node->storage()) != placed_.end()) unplace(node);
   }
 }

@@ -1,5 +1,5 @@
-// Values of tensors in tests: encoding, random values for leaves, running a graph on any backend, comparison. Values
-// are dense, in the order of a contiguous tensor, and of type double for every dtype. Single-threaded.
+// Values of tensors in tests: encodes and compares values, makes random values for leaves, and runs a graph on any
+// backend. For every dtype, values are doubles in the order of a contiguous tensor. Single-threaded.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,35 +18,42 @@ namespace shoal::test {
 using Values = std::vector<double>;
 using TensorValues = std::unordered_map<const Tensor*, Values>;
 
-/// encode() converts values (whole blocks of the dtype) to stored bytes; decode() converts them back.
+/// encode() converts values to the stored bytes of the dtype. The values must be whole blocks. decode() converts bytes
+/// to values.
 std::vector<std::byte> encode(DType dtype, const Values& values);
 Values decode(DType dtype, const std::vector<std::byte>& bytes, int64_t elements);
-/// The values after a round trip through the dtype.
+/// Encodes the values to the dtype, and returns the decoded values.
 Values rounded(DType dtype, const Values& values);
 
-/// Write and read the values of a whole tensor in any buffer. The tensor may be a view.
+/// These functions write or read all values of a tensor in any buffer. The tensor may be a view.
 void write_values(Tensor& tensor, const Values& values);
 Values read_values(const Tensor& tensor);
 
-/// Random values for every leaf of a graph, determined by the seed and the leaf's name, and rounded to its dtype. The
-/// values suit the leaf's use. Ids are in range (some are foreign if the op has ranges). Cache rows are distinct.
-/// Positions ascend and are within the KV rows. Some mask values are -infinity. Divisors and frequency factors are not
-/// close to 0. All other values are in [-1, 1]; for types with blocks of 256 they come from a few blocks. For ops with
-/// a state, some positions start sequences or are padding, decays are in [-1, 0], betas in [0, 1], and keys have a norm
-/// of about 1.
+/// Random values for every leaf of a graph. The values depend only on the seed and on the leaf's name, are rounded to
+/// the leaf's dtype, and suit the use of the leaf:
+/// - Ids are in range. If the op has ranges, some ids are outside of the ranges.
+/// - Indices of cache rows are distinct.
+/// - Positions ascend and are less than the number of KV rows. For ops with a state, some positions start sequences or
+///   are padding.
+/// - Some mask values are -infinity.
+/// - Divisors and frequency factors are not close to 0.
+/// - Decays are in [-1, 0] and betas in [0, 1]. Keys of ops with a state have a norm of about 1.
+/// - All other values are in [-1, 1]. For types with blocks of 256 elements, the values consist of a few repeated
+///   blocks.
 TensorValues random_leaves(const Graph& graph, uint64_t seed);
 
-/// A graph with memory on a backend; unwritten memory is full of NaN. The constructor places leaves that have no memory
-/// and writes their values. The destructor unplaces these leaves, so that the same graph can run on the next backend.
-/// Encoding a quantised leaf may change its values; `leaves` then holds the stored values.
+/// A graph with memory on a backend. Before the leaves are written, all memory is filled with NaN. The constructor
+/// places leaves that have no memory and writes the values of all leaves. The destructor unplaces these leaves, so that
+/// the graph can run on another backend. Encoding may change the values of a quantised leaf. `leaves` then contains the
+/// stored values.
 class GraphRun {
  public:
-  /// `weights`: buffer type for weights; nullptr selects the device's default type.
+  /// `weights` is the buffer type of weights. If it is nullptr, weights use the default type of the device.
   GraphRun(Backend& backend, Graph& graph, TensorValues& leaves, BufferType* weights = nullptr);
   ~GraphRun();
-  /// Runs the graph once on the current caches. Throws the errors of the backend.
+  /// Runs the graph once with the current caches. Throws the errors of the backend.
   void run();
-  /// Values of the outputs and the current caches.
+  /// Returns the values of the outputs and of the current caches.
   TensorValues results() const;
   GraphPlan& plan() { return *plan_; }
 
@@ -58,22 +65,23 @@ class GraphRun {
   std::unique_ptr<GraphPlan> plan_;
 };
 
-/// Makes a GraphRun, runs it once and returns the results.
+/// Creates a GraphRun, runs the graph once and returns the results.
 TensorValues run_graph(Backend& backend, Graph& graph, TensorValues& leaves);
 
 struct Difference {
   double nmse = 0;     ///< (sum of squared differences) / (sum of squared expected values)
-  double max_abs = 0;  ///< largest difference; infinite if NaN or infinities do not match
+  double max_abs = 0;  ///< largest difference; infinite if a NaN or infinity does not match
   size_t worst = 0;    ///< index of the largest difference
 };
-/// Both arrays must have the same size. Two equal infinities or two NaNs count as equal.
+/// Both arrays must have the same size. Equal infinities count as equal, and NaN counts as equal to NaN.
 Difference compare(const Values& got, const Values& expected);
 
 struct Tolerance {
   double nmse = 1e-10;
   double max_abs = std::numeric_limits<double>::max();
 };
-/// Compares sizes, NMSE and largest difference. Use: EXPECT_TRUE(close_to(got, expected, tolerance)).
+/// Whether the sizes are equal and the differences are within the tolerance. Usage: EXPECT_TRUE(close_to(got, expected,
+/// tolerance)).
 ::testing::AssertionResult close_to(const Values& got, const Values& expected, const Tolerance& tolerance);
 
 }  // namespace shoal::test

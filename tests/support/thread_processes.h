@@ -25,7 +25,8 @@ struct ProcessEnd {
   }
 };
 
-/// `hosts`: one name per process. If all functions return, the processes leave the group together.
+/// Calls the function in each process. `hosts` contains one host name per process. If the function returns in every
+/// process, the processes leave the group together.
 inline std::vector<ProcessEnd> in_processes(ThreadHub& hub, const std::function<void(ProcessGroup& group)>& function,
                                             std::chrono::milliseconds silence = std::chrono::seconds(60)) {
   std::vector<ProcessEnd> ends(static_cast<size_t>(hub.size()));

@@ -1,5 +1,6 @@
-// ThreadHub: a transport whose "processes" are threads of one process; messages are passed through mailboxes. The test
-// chooses each process's host name, so that there can be several nodes. A test can cut off a process.
+// ThreadHub: a transport between "processes" that are threads of one process. Messages are passed through mailboxes.
+// The test chooses the host name of each process, so that processes can be on different nodes. A test can also cut off
+// a process.
 //
 //   test::ThreadHub hub({"a", "a", "b"});
 //   threads of processes 0 to 2: ProcessGroup group(hub.transport(process), 10s);
@@ -24,7 +25,7 @@ namespace shoal::test {
 
 class ThreadHub {
  public:
-  /// `longest`: bytes of the longest accepted message.
+  /// `longest` is the size in bytes of the longest message that the transport accepts.
   explicit ThreadHub(std::vector<std::string> hosts, size_t longest = SIZE_MAX)
       : hosts_(std::move(hosts)), longest_(longest) {}
   ThreadHub(const ThreadHub&) = delete;
@@ -33,13 +34,13 @@ class ThreadHub {
   int size() const { return static_cast<int>(hosts_.size()); }
   /// The hub must outlive the transport.
   std::unique_ptr<Transport> transport(int process) { return std::make_unique<Line>(*this, process); }
-  /// Cuts the process off: messages to it or from it no longer arrive. Messages that the process itself starts stay in
-  /// flight.
+  /// Cuts the process off: messages to this process and from this process no longer arrive. A message that this process
+  /// starts never finishes.
   void cut_off(int process) {
     const std::lock_guard lock(mutex_);
     cut_off_.insert(process);
   }
-  /// Number of messages that were sent but not received.
+  /// Number of messages that were sent but not yet received.
   size_t left_over() const {
     const std::lock_guard lock(mutex_);
     size_t count = 0;
@@ -114,7 +115,7 @@ class ThreadHub {
   const std::vector<std::string> hosts_;
   const size_t longest_;
   mutable std::mutex mutex_;
-  std::map<std::tuple<int, int, int>, Box> boxes_;  ///< by sender, receiver and tag
+  std::map<std::tuple<int, int, int>, Box> boxes_;  ///< the key is sender, receiver and tag
   std::set<int> cut_off_;
 };
 

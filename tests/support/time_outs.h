@@ -1,4 +1,4 @@
-// Collects the time-out messages that communicators and meta devices report to the program, while this object lives.
+// TimeOuts collects the time-out messages of communicators and meta devices during its lifetime.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace shoal::test {
 
 class TimeOuts {
  public:
-  /// `then` is called after each collected message.
+  /// The constructor's callback `then` is called after each collected message.
   explicit TimeOuts(std::function<void()> then = [] {}) : then_(std::move(then)) {
     set_timeout_callback([this](std::string_view message) {
       {

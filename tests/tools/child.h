@@ -1,4 +1,4 @@
-// Runs the program as a separate process and keeps its output.
+// Runs the program as a separate process and captures its output.
 #pragma once
 
 #include <fcntl.h>
@@ -27,17 +27,18 @@ namespace shoal::tools {
 
 inline const std::string kClosed = "-";
 
-/// The environment of a child process.
+/// The environment, files and limits of a child process.
 struct ChildOptions {
   std::optional<std::string> cpu_devices = "4";       ///< SHOAL_CPU_DEVICES; nullopt: not set
   std::string in = "/dev/null";                       ///< file that becomes stdin
   std::string out = {}, err = {};                     ///< files that become stdout and stderr, or kClosed; "": the
                                                       ///< output is captured
-  int out_pipe = -1;                                  ///< write end of a pipe that becomes stdout instead of `out`; -1:
-                                                      ///< none
-  size_t address_space = 0;                           ///< limit of the address space in bytes; 0: none
-  bool ignores_interrupts = false;                    ///< starts with SIGINT ignored, like background jobs of scripts
-  size_t largest_file = 0;                            ///< limit of the size of a written file in bytes; 0: none
+  int out_pipe = -1;                                  ///< write end of a pipe, which replaces `out` as stdout; -1: no
+                                                      ///< pipe
+  size_t address_space = 0;                           ///< limit of the address space in bytes; 0: no limit
+  bool ignores_interrupts = false;                    ///< the child starts with SIGINT ignored, like background jobs of
+                                                      ///< scripts
+  size_t largest_file = 0;                            ///< limit of the size of a written file in bytes; 0: no limit
   std::map<std::string, std::string> variables = {};  ///< additional environment variables
 };
 
@@ -82,8 +83,8 @@ class Child {
 
   pid_t pid() const { return pid_; }
   void send(int signal) const { kill(pid_, signal); }
-  /// Returns the exit code, or 128 + n if signal n killed the child. The program itself also returns 128 + n when it
-  /// handles a signal.
+  /// Returns the exit code, or 128 + n if signal n killed the child. The program itself also returns 128 + n after it
+  /// has handled a signal n.
   int wait() {
     int status = 0;
     rusage used{};
@@ -142,9 +143,9 @@ inline Finished run(const std::vector<std::string>& args, const ChildOptions& ar
   return {code, child.out(), child.err()};
 }
 
-/// Sends the program a signal three seconds after it has begun to catch signals, and waits at most 20 seconds for its
-/// exit. If the program had not progressed far enough, as on a slow machine, runs it again with more time, up to a
-/// minute.
+/// Starts the program and waits until it has a handler for the signal. Sends the signal three seconds later, and
+/// expects the exit within `longest`. If `far_enough` rejects the result, for example on a slow machine, repeats the
+/// run with a delay of 12 seconds.
 inline Finished run_interrupted(const std::vector<std::string>& args, int signal,
                                 const std::function<bool(const Finished&)>& far_enough,
                                 std::chrono::seconds longest = std::chrono::seconds(20)) {

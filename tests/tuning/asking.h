@@ -1,4 +1,4 @@
-// Helpers for tests that ask the chooser about described machines.
+// Helpers for tests that query the chooser about described machines.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace shoal::tuning {
 
-/// A request for predictions of `work` on this machine, which must outlive the result.
+/// Creates a request for predictions of `work` on this machine. The machine must outlive the request.
 inline Asked asked_of(const machine::MachineModel& machine, const models::SessionOptions& session,
                       const models::LoadOptions& load, const Workload& work,
                       Objective objective = Objective::kGeneration) {
@@ -27,13 +27,13 @@ inline Verdict judged(const models::Model& model, const Asked& asked, const Choi
   return Chooser(model, asked).judge(choice);
 }
 
-/// Seconds of a phase from the view of one rank: computing, communication, waiting and the host.
+/// Total seconds of one rank in a phase: compute, communication, waiting and host time.
 inline double rank_seconds(const PhasePrediction& phase, size_t rank) {
   const RankTime& time = phase.ranks.at(rank);
   return time.compute + time.communication + time.waiting + phase.host;
 }
 
-/// The largest context that fits. nullopt: not even `least` fits.
+/// Returns the largest context that fits, or nullopt if a context of `least` tokens does not fit.
 inline std::optional<int64_t> largest_context(const models::Model& model, const Choice& choice,
                                               const models::SessionOptions& session, const models::LoadOptions& load,
                                               int64_t least, const Margin& margin = {}) {

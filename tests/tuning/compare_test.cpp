@@ -1,4 +1,4 @@
-// Tests which devices are recommended on described machines, and the reasons.
+// Tests which devices are recommended on described machines, and which reasons are given.
 #include "tuning/choose/compare.h"
 
 #include <fmt/format.h>
@@ -56,7 +56,7 @@ class Compare : public ::testing::Test {
   std::unique_ptr<Model> model_;
 };
 
-TEST(Verdicts, UntimedVerdictsAreLastAmongFittingOnes) {
+TEST(Verdicts, VerdictsWithPredictedTimeComeFirst) {
   for (const Objective objective : {Objective::kGeneration, Objective::kPrompt, Objective::kMix}) {
     Verdict fast, slow, untimed, lacking;
     fast.fits = slow.fits = untimed.fits = true;
@@ -102,20 +102,21 @@ TEST_F(Compare, SlowLinkFavoursOneDevice) {
   EXPECT_EQ(found.verdicts[0].choice.name(), "CPU0");
   EXPECT_THAT(found.reason, AllOf(StartsWith("CPU0 alone is predicted "), HasSubstr("x faster than CPU0,CPU1 tensor "),
                                   HasSubstr("8 all_reduce"), HasSubstr(" per token take ")));
-  // Dividing layers costs only copies. This choice is therefore the closest rival and is named first.
+  // A layer split needs copies but no collectives. So the layer split is faster than the tensor split, and the reason
+  // names the layer split first.
   EXPECT_THAT(found.reason, ::testing::ContainsRegex("x faster than CPU0,CPU1 layer .*copies between devices take .*; "
                                                      ".*x faster than CPU0,CPU1 tensor "));
 }
 
 TEST_F(Compare, RivalIsBestSplitWithAllDevices) {
-  // Two devices are so slow that the best shares do not use them. Even shares are the slowest split.
+  // Two devices are so slow that their best share is zero. The even split is the slowest split over all devices.
   machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-8, 1e-8});
   machine.copy_latency = 1e-3;
   const Asked question = asked(machine, 4);
   const Choice all{cpu_groups({4}), SplitMode::kTensor, {}};
   Chooser chooser(*model_, question);
   const FoundShares free = fastest_shares(chooser, all);
-  ASSERT_THAT(free.best.choice.shares, ::testing::Contains(0.0)) << "otherwise the machine does not test this case";
+  ASSERT_THAT(free.best.choice.shares, ::testing::Contains(0.0)) << "this test needs a device whose best share is zero";
   const Comparison found = compared(machine, 4);
   ASSERT_EQ(found.best, 0u);
   const Verdict& best = found.verdicts[0];
@@ -128,7 +129,7 @@ TEST_F(Compare, RivalIsBestSplitWithAllDevices) {
   EXPECT_GT(*std::min_element(shares.begin(), shares.end()), 0);
   const double seconds = rival->generation->seconds;
   EXPECT_LT(seconds, free.even.generation->seconds / 4);
-  // The rival is as fast as the fastest split with small shares for the slow devices. A share is at least one of 128
+  // The best split over all devices is at least as fast as the splits that give each slow device 1, 2, 4 or 8 of 128
   // units.
   for (const double share : {1.0, 2.0, 4.0, 8.0}) {
     Choice other = all;
@@ -167,7 +168,7 @@ TEST_F(Compare, BestChoiceDependsOnObjective) {
 }
 
 TEST_F(Compare, SubsetOfDevicesMayBeBest) {
-  // The third device is slow to reach: a collective with it takes a millisecond.
+  // A collective with the third device takes a millisecond.
   machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12}, 1e-3);
   for (const Collective kind : {Collective::kAllReduce, Collective::kAllGather}) {
     machine.collectives.push_back({{"CPU0", "CPU1"}, kind, {{1, 1e-6}, {1e6, 1e-6}}});
@@ -185,7 +186,7 @@ TEST_F(Compare, ThrowsIfNoChoiceIsPossible) {
   EXPECT_EQ(compared(machine, 1).reason, "CPU0 is the only device");
 }
 
-TEST(UsefulSets, CountsIdenticalDevicesOnce) {
+TEST(UsefulSets, EquivalentSetsAppearOnce) {
   machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12, 1e-12, 2e-12});
   const std::vector<Device*> devices = cpu_devices(5);
   const auto sizes = [&](size_t count) {
@@ -195,7 +196,7 @@ TEST(UsefulSets, CountsIdenticalDevicesOnce) {
   };
   EXPECT_THAT(sizes(4), ElementsAre(1, 2, 3, 4));
   EXPECT_THAT(sizes(5), ElementsAre(1, 1, 2, 2, 3, 3, 4, 4, 5));
-  // Two sockets of two devices each: a pair may be on one socket or on both.
+  // Each of two sockets has two devices. A pair of devices may be on one socket or on both.
   machine.domains = {{"socket 0", 0, 0}, {"socket 1", 0, 0}};
   for (size_t i = 0; i < 4; ++i) machine.devices[i].domain = static_cast<int>(i / 2);
   machine.devices.pop_back();
@@ -207,7 +208,8 @@ TEST(Exchangeable, EqualDevicesInEqualDomainsAreExchangeable) {
   const std::vector<Device*> devices = cpu_devices(5);
   const auto numbers = [&](size_t count) { return exchangeable(std::span(devices).first(count), machine); };
   EXPECT_THAT(numbers(5), ElementsAre(0, 0, 0, 0, 1));
-  // Sockets of two devices each. Two devices in one socket share it; a single device has its socket to itself.
+  // Each socket is a domain with up to two devices. Two devices in one socket share the domain. A single device has the
+  // domain to itself.
   machine.domains = {{"socket 0", 0, 0}, {"socket 1", 0, 0}, {"socket 2", 0, 0}};
   for (size_t i = 0; i < 5; ++i) machine.devices[i].domain = static_cast<int>(i / 2);
   EXPECT_THAT(numbers(4), ElementsAre(0, 0, 1, 1));
@@ -228,15 +230,15 @@ TEST(UsefulSets, ToleratesNoiseOfMeasuredDomains) {
   EXPECT_EQ(useful_sets(devices, machine).size(), 7u);
 }
 
-TEST(UsefulSets, DistinguishesDevicesByFigures) {
-  // Described by a JSON machine with "count": devices without identities, with different names.
+TEST(UsefulSets, DistinguishesDevicesByMeasurements) {
+  // As in a JSON machine with "count", the devices have different names but no identities.
   machine::MachineModel machine = described_machine({1e-12, 1.04e-12, 1e-12});
   for (machine::DeviceModel& device : machine.devices) device.identity.clear();
   const std::vector<Device*> devices = cpu_devices(3);
-  EXPECT_EQ(useful_sets(devices, machine).size(), 3u) << "figures within 5 % count as equal";
+  EXPECT_EQ(useful_sets(devices, machine).size(), 3u) << "measurements that differ by up to 5 % count as equal";
   machine.devices[2].products["q4_0"].streamed.front().seconds = 2e-12;
   EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
-  // Equal hardware with different measurements.
+  // The devices have equal identities but different measurements.
   for (machine::DeviceModel& device : machine.devices) device.identity = "alike";
   EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
   machine.devices[2] = machine.devices[1];
@@ -254,8 +256,8 @@ TEST_F(Compare, PicksFasterOfTwoSimilarDevices) {
   EXPECT_EQ(compared(machine, 2).verdicts[0].choice.name(), "CPU1");
 }
 
-TEST_F(Compare, LayerSplitSkipsDevicesThatWouldGetNone) {
-  // The second device would get less than one of four layers.
+TEST_F(Compare, LayerSplitSkipsDevicesWithoutLayers) {
+  // A layer split would give the second device less than one of the four layers.
   const Comparison found = compared(described_machine({1e-12, 100e-12}), 2);
   for (const Verdict& one : found.verdicts) {
     const auto& shares = one.choice.shares;
@@ -269,7 +271,7 @@ TEST(UsefulSets, LimitsSetsOfManyDevices) {
   machine::MachineModel machine = described_machine(seconds);
   for (size_t i = 0; i < 8; ++i) machine.devices[i].bandwidth = 1e9 * static_cast<double>(i + 1);
   const std::vector<Device*> devices = cpu_devices(8);
-  const auto sets = useful_sets(devices, machine);  // instead of 255 different sets
+  const auto sets = useful_sets(devices, machine);  // the 8 devices have 255 different subsets
   ASSERT_EQ(sets.size(), 8u);
   EXPECT_THAT(sets[1], ElementsAre(devices[7], devices[6]));
 }

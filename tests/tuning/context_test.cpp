@@ -1,4 +1,4 @@
-// Tests that the largest context is found, and that remedies work.
+// Tests the search for the largest context and the suggested remedies.
 #include "tuning/choose/dimensions.h"
 
 #include <fmt/format.h>
@@ -49,7 +49,7 @@ TEST(LargestContext, FindsLargestThatFits) {
       EXPECT_TRUE(does_fit(*model, devices, {.context = *found, .batch = 32})) << *found;
       EXPECT_FALSE(does_fit(*model, devices, {.context = *found + 32, .batch = 32})) << *found;
       EXPECT_EQ(*found, room / 32 * 32);
-      // Not even `least` fits.
+      // If a context of `least` tokens does not fit, the search finds no context.
       EXPECT_FALSE(largest_on(*model, devices, session, room + 32)) << room;
       EXPECT_EQ(largest_on(*model, devices, {.context = 40, .batch = 32}, 4096), 40);
     }
@@ -75,7 +75,7 @@ TEST(Chooser, PlansRequestedNumberOfPromptBatches) {
   }
 }
 
-TEST(LargestContext, LeavesTheMargin) {
+TEST(LargestContext, LeavesMarginFree) {
   auto model = open_model(tiny_model_path("q8_0"));
   const SessionOptions session{.context = 512, .batch = 32};
   const size_t at_256 = needed(*model, 1, {.context = 256, .batch = 32});
@@ -111,10 +111,10 @@ TEST(CacheTypes, WidestTypesThatFitAreChosen) {
   EXPECT_EQ(chosen_with(needed_with(kF16, kF16) - 1, true), std::pair(kQ8, kQ8));
   EXPECT_EQ(chosen_with(needed_with(kQ8, kQ8) - 1, true), std::pair(kQ4, kQ4));
   EXPECT_EQ(chosen_with(needed_with(kQ8, kF16), false), std::pair(kQ8, kF16)) << "the value type is fixed";
-  EXPECT_EQ(chosen_with(needed_with(kQ4, kQ4) - 1, true), std::pair(kQ4, kQ4)) << "nothing fits";
+  EXPECT_EQ(chosen_with(needed_with(kQ4, kQ4) - 1, true), std::pair(kQ4, kQ4)) << "no types fit";
 }
 
-TEST(LargestContext, LeavesHostMargin) {
+TEST(LargestContext, LeavesHostMarginFree) {
   const auto margin = [](size_t total, bool on_host, size_t asked) {
     const DeviceUse use{"X", {}, {total, total}, 0, on_host};
     return margin_of(use, {.bytes = asked, .spare_host = true});
@@ -139,13 +139,13 @@ Comparison compared(const Model& model, Asked asked, int devices) {
   return compare(chooser);
 }
 
-/// Compares devices with too little memory for the model.
+/// Compares choices for devices that have too little memory for the model.
 Comparison too_little(const Model& model, int devices, const SessionOptions& session) {
   const machine::MachineModel machine = described_machine(std::vector<double>(static_cast<size_t>(devices), 1e-12));
   return compared(model, asked_of(machine, session, kCopied, {0, 8, 0}), devices);
 }
 
-TEST(Judge, KeepsFileWeightsIfRepackedOnesDoNotFit) {
+TEST(Judge, UsesFileWeightsIfRepackedWeightsDoNotFit) {
   auto model = open_model(SHOAL_SOURCE_DIR "/data/models/tiny-kjv-5m-q4_k_m.gguf");
   const SessionOptions session{.context = 128, .batch = 32};
   const size_t as_they_are = needed(*model, 2, session);
@@ -195,7 +195,7 @@ TEST(Remedies, SuggestedQuantisationsFit) {
   EXPECT_TRUE(does_fit(*smaller, 1, asked));
 }
 
-TEST(Remedies, DoNotSuggestTheFilesOwnType) {
+TEST(Remedies, DoNotSuggestQuantisationOfTheFile) {
   // The memory is slightly too small for the file, whose type has 8.5 bits per weight.
   auto model = open_model(tiny_model_path("q8_0"));
   const SessionOptions asked{.context = 128, .batch = 32};

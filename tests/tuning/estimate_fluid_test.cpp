@@ -33,11 +33,12 @@ std::vector<std::vector<double>> ends_of(const Domain& domain, const std::vector
 
 using Ends = std::vector<std::vector<double>>;
 
-TEST(EstimateFluid, SingleRankTakesItsOwnTime) {
+TEST(EstimateFluid, SingleRankTakesTimeOfItsWork) {
   EXPECT_EQ(ends_of({"", 0, 0}, {{{{2, 100}, {0, 0}, {3, 0}}}}), (Ends{{2, 2, 5}}));
-  EXPECT_EQ(ends_of({"", 25, 0}, {{{{2, 100}, {3, 0}}}}), (Ends{{4, 7}})) << "the domain has 25 of 50";
+  EXPECT_EQ(ends_of({"", 25, 0}, {{{{2, 100}, {3, 0}}}}), (Ends{{4, 7}}))
+      << "the domain has 25 of the 50 bytes/s that the rank demands";
   EXPECT_EQ(ends_of({"", 0, 0.5}, {{{{2, 100}, {3, 0}}}}), (Ends{{4, 10}})) << "the domain has half a core";
-  EXPECT_EQ(ends_of({"", 0, 0}, {{}, {{{0, 0}}}}), (Ends{{}, {0}})) << "nothing to do";
+  EXPECT_EQ(ends_of({"", 0, 0}, {{}, {{{0, 0}}}}), (Ends{{}, {0}})) << "the ranks have no work";
 }
 
 TEST(EstimateFluid, RanksRunAtFullSpeedWithinLimits) {
@@ -45,32 +46,35 @@ TEST(EstimateFluid, RanksRunAtFullSpeedWithinLimits) {
   EXPECT_EQ(ends_of({"", 0, 0}, {{{{3, 48}}}, {{{6, 96}}}}), (Ends{{3}, {6}}));
 }
 
-// Both ranks demand 16 of 24, so each gets 12 until both have read 48. The second then reads its other 48 bytes at 16.
-TEST(EstimateFluid, SharesBandwidthUntilOneIsDone) {
+// Each rank demands 16 of the 24 bytes/s, so each rank gets 12 bytes/s until both ranks have read 48 bytes. The second
+// rank then reads another 48 bytes at 16 bytes/s.
+TEST(EstimateFluid, RanksShareBandwidthUntilOneIsDone) {
   EXPECT_EQ(ends_of({"", 24, 0}, {{{{3, 48}}}, {{{6, 96}}}}), (Ends{{4}, {7}}));
 }
 
-TEST(EstimateFluid, SharesCoresUntilOneIsDone) {
+TEST(EstimateFluid, RanksShareCoresUntilOneIsDone) {
   EXPECT_EQ(ends_of({"", 0, 1.5}, {{{{3, 0}}}, {{{6, 0}}}}), (Ends{{4}, {7}}));
   EXPECT_EQ(ends_of({"", 0, 2}, {{{{3, 0}}, 1}, {{{6, 0}}, 3}}), (Ends{{6}, {10.5}}))
       << "half speed until 6 s, then 3 s of work with 2 of 3 cores";
 }
 
-// With three quarters of a core each, both ranks demand 12. The bandwidth is 16, so each gets 8.
-TEST(EstimateFluid, SharesCoresAndBandwidth) {
+// Each rank has three quarters of a core, so it demands 12 bytes/s. The bandwidth is 16 bytes/s, so each rank gets 8
+// bytes/s.
+TEST(EstimateFluid, RanksShareCoresAndBandwidth) {
   EXPECT_EQ(ends_of({"", 16, 1.5}, {{{{3, 48}}}, {{{6, 96}}}}), (Ends{{6}, {9}}));
 }
 
-TEST(EstimateFluid, SharesBandwidthInProportionToRankBandwidth) {
-  // Both ranks demand 40. They get 8 and 24 of the bandwidth of 32.
+TEST(EstimateFluid, BandwidthIsSharedInProportionToRankBandwidth) {
+  // Each rank demands 40 bytes/s. The ranks get 8 and 24 of the 32 bytes/s.
   EXPECT_EQ(ends_of({"", 32, 0}, {{{{1, 40}}, 1, 10}, {{{3, 120}}, 1, 30}}), (Ends{{5}, {5}}));
 }
 
 TEST(EstimateFluid, SmallDemandsAreServedFully) {
-  // The first rank demands 2, which is less than half of 18. The second rank gets the remaining 16.
+  // The first rank demands 2 bytes/s, which is less than half of 18 bytes/s. The second rank gets the remaining 16
+  // bytes/s.
   EXPECT_EQ(ends_of({"", 18, 0}, {{{{4, 8}}}, {{{4, 64}}}}), (Ends{{4}, {4}}));
-  // The first rank gets its 2. The other two ranks demand 12 and get 8 each, so that they read 32 of 48 bytes in 4 s.
-  // Then they get 9 each.
+  // The first rank gets the 2 bytes/s that it demands. Each of the other two ranks demands 12 bytes/s and gets 8
+  // bytes/s, so it reads 32 of 48 bytes in 4 s. Then each of these two ranks gets 9 bytes/s.
   const Ends ends = ends_of({"", 18, 0}, {{{{4, 8}}}, {{{4, 48}}}, {{{4, 48}}}});
   EXPECT_EQ(ends[0][0], 4);
   EXPECT_DOUBLE_EQ(ends[1][0], 4 + 16.0 / 9);
@@ -78,7 +82,8 @@ TEST(EstimateFluid, SmallDemandsAreServedFully) {
 }
 
 TEST(EstimateFluid, WorkWithoutReadsLeavesBandwidthToOthers) {
-  // Rank 0 computes for 2 s while rank 1 reads at 16. Then both read at 12 until rank 1 is done at 2 + 16 / 12.
+  // Rank 0 computes for 2 s while rank 1 reads at 16 bytes/s. Then both ranks read at 12 bytes/s until rank 1 is done
+  // at 2 + 16 / 12 s.
   const Ends ends = ends_of({"", 24, 0}, {{{{2, 0}, {3, 48}}}, {{{3, 48}}}});
   EXPECT_DOUBLE_EQ(ends[1][0], 2 + 16.0 / 12);
   EXPECT_DOUBLE_EQ(ends[0][1], 2 + 16.0 / 12 + 32.0 / 16);
@@ -118,8 +123,8 @@ double last_of(const Ends& ends) {
   return last;
 }
 
-/// Checks bounds for any sharing: no rank is faster than alone, the domain's limits hold, and one of the limits is
-/// always reached.
+/// Checks bounds that hold for every kind of sharing. No rank is faster than the same rank alone. The ranks together do
+/// not exceed the limits of the domain, and are not slower than the same ranks one after another.
 TEST(EstimateFluid, TimesStayWithinBounds) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     const RandomDomain random(seed);
@@ -140,13 +145,13 @@ TEST(EstimateFluid, TimesStayWithinBounds) {
     }
     const double last = last_of(ends);
     EXPECT_GE(last, longest * (1 - 1e-9)) << seed;
-    EXPECT_LE(last, one_by_one * (1 + 1e-9)) << seed << ": slower than one after another";
+    EXPECT_LE(last, one_by_one * (1 + 1e-9)) << seed << ": slower than the ranks one after another";
     EXPECT_GE(last * random.domain.bandwidth, random.domain.bandwidth > 0 ? bytes * (1 - 1e-9) : 0) << seed;
     EXPECT_GE(last * random.domain.cores, random.domain.cores > 0 ? core_seconds * (1 - 1e-9) : 0) << seed;
   }
 }
 
-/// Computes the same times by another method: in small steps of time, with the progress of each rank in each step.
+/// Computes the end times by another method, which advances each rank in small steps of time.
 std::vector<double> in_small_steps(const RandomDomain& random, double step) {
   const size_t count = random.ranks.size();
   std::vector<double> done(count, 0), progress(count, 0);
@@ -161,8 +166,8 @@ std::vector<double> in_small_steps(const RandomDomain& random, double step) {
     }
     if (active.empty()) break;
     const double part = random.domain.cores > 0 ? std::min(1.0, random.domain.cores / cores) : 1;
-    // Distributes bandwidth in proportion. If a rank gets more than its demand, the excess is distributed among the
-    // other ranks.
+    // Distributes the bandwidth in proportion to the bandwidths of the ranks. If a rank would get more than its demand,
+    // the other ranks get the excess.
     std::vector<double> demand(count, 0), grant(count, 0);
     for (const size_t i : active)
       demand[i] = random.ranks[i].work[at[i]].bytes / random.ranks[i].work[at[i]].seconds * part;

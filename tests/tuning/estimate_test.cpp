@@ -17,8 +17,8 @@ using namespace meta;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// A device on which a product with weights f32 [4, m] takes m seconds and reads 16 bytes per second. Other work takes
-/// no time.
+/// On this device, a product with weights f32 [4, m] takes m seconds and reads 16 bytes per second. Other work takes no
+/// time.
 DeviceModel simple_device(const std::string& name, int domain) {
   DeviceModel device;
   device.name = name;
@@ -54,7 +54,8 @@ Estimate estimate(const Plan& plan, int first, int last, const MachineModel& mac
   return Estimator(plan, machine, devices, kv_rows).segments(first, last);
 }
 
-/// A plan made by hand. work[step][rank] is m of the rank's product. An all_reduce separates the steps.
+/// A plan that the test builds without make_plan(). In each step, each rank computes one product with weights f32 [4,
+/// m], where m is work[step][rank]. An all_reduce separates the steps.
 struct HandMade {
   explicit HandMade(const std::vector<std::vector<int>>& work) : weights(work[0].size()) {
     plan.graph_name = "hand";
@@ -73,7 +74,7 @@ struct HandMade {
     return estimate(plan, 0, static_cast<int>(plan.segments.size()), machine, devices);
   }
 
-  /// The same plan, but each product except the last is fused with the next collective.
+  /// Creates the same plan, but fuses each product except the last with the next collective.
   static HandMade with_joined_products(const std::vector<std::vector<int>>& work) {
     HandMade made(work);
     made.plan.steps.clear();
@@ -119,7 +120,7 @@ struct HandMade {
   }
 };
 
-/// For each rank: seconds of computing, communication and waiting.
+/// Returns the seconds of compute, communication and waiting of each rank.
 std::vector<std::vector<double>> times(const Estimate& estimate) {
   std::vector<std::vector<double>> found;
   for (const RankTime& rank : estimate.ranks) {
@@ -147,8 +148,8 @@ TEST(Estimate, CollectiveBeginsAfterLastArrival) {
   EXPECT_EQ(found.collectives[0].seconds, 5);
 }
 
-/// A token uses two of four experts, and each rank has two of them. Both used experts are on one rank in 2 of 6 cases,
-/// so the busiest rank has 4 / 3 experts on average.
+/// Each of two ranks has two experts. A token uses two of the four experts. In 2 of 6 cases, one rank has both used
+/// experts. So the busiest rank computes 4 / 3 experts on average.
 TEST(Estimate, IncludesImbalanceOfDividedExperts) {
   const auto estimate_of = [](const std::string& first, const std::string& second, int64_t experts, int64_t tokens) {
     HandMade made({{1, 1}});
@@ -175,7 +176,8 @@ TEST(Estimate, IncludesImbalanceOfDividedExperts) {
 }
 
 TEST(Estimate, RanksShareBandwidthOfDomain) {
-  // Each rank gets 12 of its 16 until both have read 48 bytes. The second rank reads 48 more bytes at 16.
+  // Each rank gets 12 of its 16 bytes/s until both ranks have read 48 bytes. Then the second rank reads 48 more bytes
+  // at 16 bytes/s.
   const Estimate found = HandMade({{3, 6}}).on(machine_of({{"socket", 24, 0}}, {0, 0}));
   EXPECT_EQ(found.seconds, 7);
   EXPECT_EQ(times(found), (Times{{4, 0, 3}, {7, 0, 0}}));
@@ -196,7 +198,7 @@ TEST(Estimate, RankWithoutWorkWaits) {
   EXPECT_EQ(times(found), (Times{{6, 5, 0}, {0, 5, 6}})) << "the other rank has the whole domain";
 }
 
-TEST(Estimate, UsesGivenDevicePerRank) {
+TEST(Estimate, UsesMachineDeviceGivenForEachRank) {
   MachineModel machine = apart(3);
   machine.devices[2].products["f32"].streamed = {{1, 0.5}};
   const HandMade made({{4, 4}});
@@ -209,7 +211,7 @@ TEST(Estimate, AddsFixedCostsOfStepsAndOps) {
   machine.devices[0].step_seconds = 1;
   machine.devices[0].op_seconds = 0.5;
   machine.devices[1].step_seconds = 4;
-  // The second device has no work in the first step, so this step has no fixed costs on it.
+  // The second device has no work in the first step, so this step adds no fixed costs to this device.
   const HandMade made({{4, 0}, {2, 2}});
   EXPECT_EQ(times(made.on(machine)), (Times{{9, 5, 2.5}, {6, 5, 5.5}}));
   EXPECT_EQ(made.on(machine).seconds, 16.5);
@@ -219,12 +221,12 @@ TEST(Estimate, ReadsWeightsFromCachesIfTheyFit) {
   MachineModel machine = machine_of({{"socket", 16, 0}}, {0, 0});
   machine.devices[0].cache_bytes = 6 * 16;
   machine.devices[1].cache_bytes = 6 * 16 - 1;
-  // Rank 0 reads its six rows from its caches, so rank 1 has the bandwidth of the memory to itself.
+  // Rank 0 reads all six rows of its weights from its caches. So rank 1 has the whole memory bandwidth.
   const HandMade made({{4, 4}, {2, 2}});
   EXPECT_EQ(times(made.on(machine)), (Times{{3, 5, 3}, {6, 5, 0}}));
 }
 
-TEST(Estimate, CountsEqualCollectives) {
+TEST(Estimate, EqualCollectivesAreListedOnceWithTheirNumber) {
   HandMade made({{1, 1}, {1, 1}, {1, 1}, {1, 1}});
   made.plan.steps[3].bytes = 100;
   MachineModel machine = apart(2);
@@ -237,9 +239,9 @@ TEST(Estimate, CountsEqualCollectives) {
   EXPECT_DOUBLE_EQ(found.seconds, 4 + 15.2);
 }
 
-TEST(Estimate, NodesFusedBehindCollectiveRunAfterIt) {
+TEST(Estimate, FusedNodesRunAfterTheirCollective) {
   HandMade made({{4, 2}, {1, 2}});
-  // The second product is fused with the collective, so it has no step and no call of its own.
+  // The second product is fused with the collective, so it adds no fixed costs of a step or an op.
   made.plan.steps[1].ranges = {{1, 2}, {1, 2}};
   made.plan.steps.pop_back();
   MachineModel machine = apart(2);
@@ -293,7 +295,7 @@ TEST(Estimate, RejectsMismatchedArguments) {
 
 // --- plans from make_plan() ---
 
-/// The plan of a graph in text form, for devices without memory.
+/// Plans a graph that is given as text, for devices without memory.
 struct Planned {
   Planned(const std::string& text, int ranks, const test::Layouts& layouts) : store(ranks) {
     parse_graph(text, graph, weights);
@@ -316,7 +318,7 @@ struct Planned {
   std::vector<int> devices_;
 };
 
-/// Devices with all figures, read from JSON.
+/// Reads a machine from JSON. Its devices have all performance values.
 MachineModel made_machine(int devices, const std::string& more, const std::string& rest = {}) {
   return parse_machine(
       fmt::format(R"({{"version": 1, "devices": [{{"name": "dev", "count": {}, "memory": 1e9, {}}}]{}}})", devices,
@@ -338,7 +340,8 @@ TEST(Estimate, EqualDevicesDivideProductsEvenly) {
   const Planned one(test::llama_graph(1), 1, {});
   const double alone = one.on(made_machine(1, free), 16).seconds;
   const double weights = 4.0 * (32 * 64 + 2 * 32 * 32 + 64 * 32 + 3 * 32 * 48 + 32 * 40);
-  EXPECT_NEAR(alone, (weights + 2 * 2 * 8 * 16 * 4) / 1e6, 1e-12) << "reads weights and the whole cache once";
+  EXPECT_NEAR(alone, (weights + 2 * 2 * 8 * 16 * 4) / 1e6, 1e-12)
+      << "the device reads the weights and the whole cache once";
   for (const std::vector<int64_t>& shares : {std::vector<int64_t>{2, 2}, std::vector<int64_t>{1, 1, 1, 1}}) {
     const int ranks = static_cast<int>(shares.size());
     const Planned several(test::llama_graph(1), ranks, test::llama_layouts(shares));
@@ -358,7 +361,7 @@ TEST(Estimate, UnevenSharesTakeUnevenTimes) {
   expect_times_add_up(found);
 }
 
-/// A random machine. Its devices share a few domains, or each device has its own domain.
+/// A random machine. The devices share two domains, or each device has its own domain.
 MachineModel random_machine(std::mt19937_64& rng, int devices, bool is_shared) {
   const auto figure = [&](double least, double most) {
     return std::exp(std::uniform_real_distribution<double>(std::log(least), std::log(most))(rng));
@@ -397,7 +400,7 @@ TEST(Estimate, RankTimesAddUpInRandomPlans) {
   }
 }
 
-/// Makes a device slower by changing the figure with number `what`.
+/// Makes a device slower. `what` selects the performance value that changes.
 void slow_down(DeviceModel& device, int what) {
   switch (what) {
     case 0:
@@ -432,11 +435,11 @@ bool divides_experts(const meta::Plan& plan) {
   return false;
 }
 
-// The property does not hold for devices that share a domain: a slower device may leave more bandwidth to the device
-// for which all other devices wait. It also does not hold for divided experts. expected_excess() subtracts the longest
-// expected time of a rank. A slower rank raises that time even if another rank finishes last. Predictions for such
-// plans fall by up to 6e-5 (seeds up to 600) if the products of one rank become slower. They never fall if the products
-// of all ranks become slower.
+// The test excludes devices that share a domain. In a shared domain, a slower device may leave more bandwidth to the
+// device that all other devices wait for. The test allows a small decrease for divided experts. expected_excess()
+// subtracts the longest expected time of a rank. A slower rank raises this time even if another rank finishes last. If
+// the products of one rank become slower, the predictions of such plans fall by up to 6e-5 (seeds up to 600). If the
+// products of all ranks become slower, the predictions never fall.
 TEST(Estimate, SlowerDeviceNeverSpeedsUpPlan) {
   int slower = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {

@@ -1,5 +1,5 @@
-// Tests models whose mapped weights are larger than the memory. They are predicted at the rate of the disk and
-// recommended last.
+// Tests models whose mapped weights are larger than the memory. The disk rate determines the predicted time of these
+// models. Choices that read weights from the disk are recommended last.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 constexpr double kDiskRate = 1e6;
 const SessionOptions kShort{.context = 512, .batch = 32};
 
-/// Devices on which products cost nothing, and a disk.
+/// A machine with a disk and devices on which products take almost no time.
 machine::MachineModel with_disk(size_t devices) {
   machine::MachineModel machine = described_machine(std::vector<double>(devices, 1e-15));
   machine.disk_bandwidth = kDiskRate;
@@ -37,7 +37,7 @@ std::unique_ptr<Model> hollow(const HollowModel& hollow) {
   return open_model(file.path);
 }
 
-/// A model of 4 layers of 5 MiB in f16. Optionally with experts, of which a token uses a quarter.
+/// A model of 4 layers of 5 MiB in f16. If the model has experts, a token uses a quarter of the experts.
 HollowModel shape(int64_t experts = 0) {
   HollowModel model(4, 512, 1024, 8, 4, 2048);
   model.dtype = all_of(DType::kF16);
@@ -98,7 +98,7 @@ TEST(FromDisk, DevicesShareOneDisk) {
   EXPECT_NEAR(p.prompt->seconds, 2 * bytes_of(*model) / kDiskRate, 2e-2);
 }
 
-TEST(FromDisk, ReadsFittingWeightsFromMemory) {
+TEST(FromDisk, WeightsThatFitAreReadFromMemory) {
   const auto model = hollow(shape());
   const LimitedCpuDevices limited("memory=64M");
   for (const bool repack : {false, true}) {
@@ -114,7 +114,7 @@ TEST(FromDisk, ReadsFittingWeightsFromMemory) {
 
 Comparison compared(const Model& model, int devices) {
   machine::MachineModel machine = with_disk(static_cast<size_t>(devices));
-  machine.disk_bandwidth = 1e15;  // as fast as the memory, so that speed does not determine the order
+  machine.disk_bandwidth = 1e15;  // this disk is so fast that its rate does not determine the order
   machine.algorithms[0].latency = machine.copy_latency = 1;
   Asked asked = asked_of(machine, kShort, {}, {0, 16, 0});
   asked.fixed = {cpu_groups({devices})};
@@ -122,7 +122,7 @@ Comparison compared(const Model& model, int devices) {
   return compare(chooser);
 }
 
-TEST(FromDisk, IsRecommendedOnlyIfNothingFits) {
+TEST(FromDisk, ReadingFromDiskIsRecommendedOnlyIfNothingFits) {
   const auto model = hollow(shape());
   {
     const LimitedCpuDevices limited("memory=18M");  // enough memory for two devices, but not for one
@@ -140,7 +140,7 @@ TEST(FromDisk, IsRecommendedOnlyIfNothingFits) {
   const Comparison found = compared(*model, 2);
   ASSERT_EQ(found.best, 0u);
   EXPECT_TRUE(found.verdicts[0].from_disk);
-  EXPECT_THAT(found.reason, HasSubstr("with weights read from the disk for every token"));
+  EXPECT_THAT(found.reason, HasSubstr("weights are read from the disk for every token"));
   ASSERT_TRUE(found.remedies);
   EXPECT_FALSE(found.remedies->lacking.empty());
 }

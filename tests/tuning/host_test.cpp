@@ -1,4 +1,5 @@
-// Tests the part on the host if the devices lack memory: it is as small as possible, and the fastest part comes first.
+// Tests the choice of the host part for devices with too little memory. The host part is as small as possible, and the
+// fastest choice comes first.
 #include "tuning/choose/dimensions.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +20,7 @@ using namespace models;
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-/// Two GPUs with this amount of memory, and a host.
+/// A host and two GPUs with `mib` MiB of memory each.
 struct Ground {
   explicit Ground(size_t mib, bool experts = true, size_t host_mib = 4096) {
     HollowModel hollow(6, 512, experts ? 256 : 4096, 8, 4, 4096);
@@ -66,7 +67,7 @@ struct Ground {
   Device* host = nullptr;
 };
 
-/// The parts that are smaller by one layer.
+/// The host parts that are smaller than `part` by one layer.
 std::vector<HostPart> with_less(const HostPart& part, int64_t layers) {
   if (part.device_layers < 0) return {{-1, part.expert_layers - 1}};
   if (part.device_layers > layers) return {{-1, part.expert_layers}};
@@ -89,7 +90,7 @@ TEST(HostPart, IsAsSmallAsPossible) {
           for (const HostPart& part : with_less(candidate.host, 6)) {
             Choice less = candidate;
             less.host = part;
-            // Tries all shares of layers, because the chosen shares are only suitable for the chosen part.
+            // Tries all shares of layers, because the chosen shares suit only the chosen host part.
             for (int first = 0; first <= 6; ++first) {
               if (way.mode == SplitMode::kLayer)
                 less.shares = {static_cast<double>(first), static_cast<double>(6 - first)};
@@ -100,7 +101,7 @@ TEST(HostPart, IsAsSmallAsPossible) {
       }
     }
   }
-  EXPECT_GT(found, 12u) << "otherwise the sizes do not test this case";
+  EXPECT_GT(found, 12u) << "this test needs other memory sizes";
 }
 
 TEST(HostPart, LeavesTheMarginFree) {
@@ -114,7 +115,7 @@ TEST(HostPart, LeavesTheMarginFree) {
   EXPECT_EQ(layers_with(64 * kMiB), -1) << "more than the memory";
 }
 
-TEST(HostPart, NeedsAHostWithRoom) {
+TEST(HostPart, NeedsHostWithEnoughMemory) {
   const Ground ground(8, true, 8);
   const Choice way = ground.as_one();
   EXPECT_TRUE(ground.parts(way).empty());
@@ -126,12 +127,12 @@ TEST(HostPart, IsRecommendedIfNothingElseFits) {
   ASSERT_TRUE(roomy.best);
   for (const Verdict& one : roomy.verdicts) EXPECT_TRUE(one.choice.host.empty()) << one.choice.name();
   const Comparison tight = small.compared();
-  ASSERT_TRUE(tight.best) << "the host has room";
+  ASSERT_TRUE(tight.best) << "the host has enough memory";
   const Verdict& best = tight.verdicts[*tight.best];
   EXPECT_GT(best.choice.host.expert_layers, 0) << "a token uses few experts";
   EXPECT_THAT(best.choice.name(), ::testing::HasSubstr(" -ncmoe "));
   EXPECT_LT(best.generation->rate, roomy.verdicts[*roomy.best].generation->rate);
-  // The table also contains layers on the host, which are slower.
+  // The table also contains a choice with layers on the host, which is slower.
   const auto layers = std::find_if(tight.verdicts.begin(), tight.verdicts.end(), [](const Verdict& one) {
     return one.fits && one.choice.host.device_layers >= 0 && one.choice.host.expert_layers == 0;
   });
@@ -139,7 +140,7 @@ TEST(HostPart, IsRecommendedIfNothingElseFits) {
   EXPECT_LT(layers->generation->rate, best.generation->rate);
 }
 
-TEST(HostPart, IsNotSearchedIfFlagsDecideIt) {
+TEST(HostPart, IsNotSearchedIfFlagsSetHostPart) {
   const Ground ground(16);
   PlacementOptions options = ground.asked().placement;
   EXPECT_EQ(find_host(ground.devices, options), ground.host);
@@ -150,7 +151,7 @@ TEST(HostPart, IsNotSearchedIfFlagsDecideIt) {
   EXPECT_EQ(find_host(cpus, options), nullptr) << "a CPU already has host memory";
 }
 
-TEST(HostPart, PrintsAsFlags) {
+TEST(HostPart, IsPrintedAsCommandLineFlags) {
   EXPECT_EQ(HostPart().flags(), "");
   EXPECT_EQ((HostPart{4, 0}).flags(), "-ngl 4");
   EXPECT_EQ((HostPart{-1, 9}).flags(), "-ncmoe 9");
@@ -172,7 +173,7 @@ TEST(HostPart, StreamsWeightsToAllDevicesConcurrently) {
   const Verdict two = verdict(both), alone = verdict(one);
   EXPECT_GT(two.prompt->copies, 0);
   EXPECT_LT(two.prompt->copies, 0.75 * alone.prompt->copies);
-  // The host's memory limits the copies.
+  // Slow host memory limits the speed of the copies.
   set_memory_of_host(1e8);
   EXPECT_GT(verdict(both).prompt->copies, 5 * two.prompt->copies);
 }

@@ -19,18 +19,18 @@ TEST(PipelineTime, RunsOverlapOnDifferentBackends) {
 TEST(PipelineTime, BackendRunsOneTaskAtATime) {
   const Runs runs{{3, {{0, 3}, {0, 1}}}};
   EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kOwnCores, kTwoDomains), 12);
-  // The run returns to the first backend: its third stage is queued before the next run begins.
+  // The third stage of a run uses the first backend again. This stage is queued before the next run begins.
   const Runs back{{2, {{0, 1}, {1, 2}, {0, 1}}}};
   EXPECT_DOUBLE_EQ(pipeline_seconds(back, 4, kOwnCores, kTwoDomains), 8);
 }
 
-TEST(PipelineTime, RunWaitsForSlot) {
-  // With one slot, the second run reaches stage 2 only after the first run has left the slot before it.
+TEST(PipelineTime, RunWaitsForFreeSlot) {
+  // The last stages of the three runs follow each other without gaps.
   const Runs runs{{3, {{0, 1}, {1, 1}, {2, 10}}}};
   EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kThree, kNoLimit), 32);
   const Runs uneven{{2, {{0, 1}, {1, 1}}}, {1, {{0, 20}, {1, 1}}}, {1, {{0, 1}, {1, 1}}}};
   EXPECT_DOUBLE_EQ(pipeline_seconds(uneven, 1, kOwnCores, kTwoDomains), 24);
-  // Stage 0 of each run cannot begin before stage 1 of the previous run.
+  // With one slot, stage 0 of each run cannot begin before stage 1 of the previous run begins.
   const Runs long_last{{1, {{0, 1}, {1, 10}}}, {1, {{0, 1}, {1, 1}}}, {1, {{0, 9}, {1, 1}}}};
   EXPECT_DOUBLE_EQ(pipeline_seconds(long_last, 1, kOwnCores, kTwoDomains), 21);
   EXPECT_DOUBLE_EQ(pipeline_seconds(long_last, 4, kOwnCores, kTwoDomains), 13);
@@ -39,7 +39,7 @@ TEST(PipelineTime, RunWaitsForSlot) {
 TEST(PipelineTime, BackendsShareCoresOfDomain) {
   const Runs runs{{2, {{0, 2}, {1, 2}}}};
   EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kSharedCores, kTwoCores), 6);
-  EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kSharedCores, kOneCore), 8);  // overlap gains nothing
+  EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kSharedCores, kOneCore), 8);  // overlap saves no time
   EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kSharedCores, kNoLimit), 6);
 }
 

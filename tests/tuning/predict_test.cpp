@@ -47,7 +47,7 @@ class Predict : public ::testing::Test {
   std::unique_ptr<Model> model_;
 };
 
-TEST_F(Predict, TokenTakesTimeOfItsProducts) {
+TEST_F(Predict, TokenTimeIncludesProductsAndRunOverhead) {
   machine::MachineModel machine = described_machine({kSecond});
   machine.devices[0].run_seconds = 1e-3;
   const Verdict one = predicted(on(1), machine, {0, 100, 0});
@@ -62,13 +62,13 @@ TEST_F(Predict, TokenTakesTimeOfItsProducts) {
   EXPECT_EQ(one.generation->imbalance, 0);
 }
 
-TEST_F(Predict, PromptTakesTimeOfItsBatches) {
+TEST_F(Predict, PromptTimeIsSumOfBatchTimes) {
   const machine::MachineModel machine = described_machine({kSecond});
   // 700 tokens give batches of 512, 128 and 64 tokens. The last batch has 4 padding tokens. Each batch has one output.
   const Verdict p = predicted(on(1), machine, {700, 0, 0});
   EXPECT_NEAR(p.prompt->seconds, (704 * 4 * kLayer + 3 * kHead) * kSecond, 1e-9);
   EXPECT_NEAR(p.prompt->rate, 700 / p.prompt->seconds, 1e-6 * p.prompt->rate);
-  // No session reserves this batch shape.
+  // This batch shape is not one of the shapes that a session reserves.
   const Verdict shorter = predicted(on(1), machine, {20, 0, 0});
   EXPECT_NEAR(shorter.prompt->seconds, (32 * 4 * kLayer + kHead) * kSecond, 1e-9);
 }
@@ -79,19 +79,21 @@ TEST_F(Predict, ReadsOnlyFilledCacheRows) {
   const auto seconds = [&](int64_t generate, int64_t depth) {
     return predicted(on(1), machine, {0, generate, depth}).generation->seconds / static_cast<double>(generate);
   };
-  // Bytes of a row: 4 layers have keys and values of 4 heads of 64 elements, two bytes each.
+  // Seconds to read a cache row. In each of 4 layers, the row has keys and values of 4 heads, with 64 elements of two
+  // bytes each.
   const double row = 4.0 * 2 * 4 * 64 * 2 / 1e9;
   EXPECT_NEAR(seconds(1, 1000) - seconds(1, 0), 1000 * row, 0.02 * 1000 * row);
   EXPECT_NEAR(seconds(101, 0) - seconds(1, 0), 50 * row, 0.02 * 50 * row);
 }
 
-TEST_F(Predict, LongPromptsFillTheCacheGradually) {
+TEST_F(Predict, PromptTimeGrowsQuadraticallyWithLength) {
   machine::MachineModel machine = described_machine({0});
   machine.devices[0].attention_rate = 1e9;
   const auto seconds = [&](int64_t tokens, int64_t depth, int64_t batch) {
     return predicted(on(1), machine, {tokens, 0, depth}, batch).prompt->seconds;
   };
-  // A prompt of twice the length takes four times as long, whether all of its batches are evaluated or only some.
+  // A prompt of twice the length takes four times as long. This also holds if the prediction evaluates only some of the
+  // batches.
   EXPECT_NEAR(seconds(2048, 0, 256) / seconds(1024, 0, 256), 4, 0.1);
   EXPECT_NEAR(seconds(2048, 0, 64) / seconds(2048, 0, 256), 1, 0.05);
   EXPECT_NEAR(seconds(1024, 1536, 256) / seconds(1024, 0, 256), 4, 0.1);
@@ -102,7 +104,7 @@ TEST_F(Predict, UnevenSharesCauseWaiting) {
   const machine::MachineModel machine = described_machine({kSecond, kSecond}, kLatency);
   const PhasePrediction even = *predicted(on(2), machine, {0, 1, 0}).generation;
   const double collectives = even.communication();
-  EXPECT_GE(even.collective_count(), 8);  // two per layer
+  EXPECT_GE(even.collective_count(), 8);  // two all-reduces per layer
   EXPECT_NEAR(collectives, static_cast<double>(even.collective_count()) * kLatency, 1e-12);
   EXPECT_NEAR(even.seconds, (4 * kLayer + kHead) / 2 * kSecond + collectives, 1e-9);
   EXPECT_NEAR(even.imbalance, 0, 1e-9);
@@ -119,7 +121,7 @@ TEST_F(Predict, LayerSplitOverlapsOnlyPromptBatches) {
   const Verdict layers = predicted(on(2, {}, SplitMode::kLayer), machine, {2048, 16, 0}, 128);
   EXPECT_NEAR(layers.generation->seconds, alone.generation->seconds, 1e-9);
   EXPECT_NEAR(layers.generation->imbalance, 0.5, 1e-6);
-  // With 16 batches, the second device begins one batch later.
+  // The prompt has 16 batches. The second device begins one batch later than the first device.
   EXPECT_NEAR(layers.prompt->seconds / alone.prompt->seconds, 17.0 / 32, 0.01);
   machine::MachineModel shared = machine;
   shared.domains = {{"one", 0, 1}};
@@ -129,7 +131,7 @@ TEST_F(Predict, LayerSplitOverlapsOnlyPromptBatches) {
 }
 
 TEST_F(Predict, PredictsHugePromptsQuickly) {
-  // Evaluating two billion tokens one by one would take hours and more memory than exists.
+  // A simulation of two billion single tokens would take hours and exceed the memory of any machine.
   constexpr int64_t kHuge = 2000000000;
   const machine::MachineModel machine = described_machine({kSecond, kSecond});
   const auto prompt = [&](const Choice& candidate, int64_t tokens, int64_t batch) {
@@ -160,7 +162,7 @@ TEST_F(Predict, PollCanStopPrediction) {
   EXPECT_EQ(asked, 3);
 }
 
-TEST_F(Predict, CountsCopiesBetweenLayers) {
+TEST_F(Predict, IncludesCopiesBetweenLayers) {
   machine::MachineModel machine = described_machine({kSecond, kSecond});
   machine.copy_latency = 1e-3;
   const PhasePrediction token = *predicted(on(2, {}, SplitMode::kLayer), machine, {0, 1, 0}).generation;
@@ -168,7 +170,7 @@ TEST_F(Predict, CountsCopiesBetweenLayers) {
   EXPECT_NEAR(token.seconds, (4 * kLayer + kHead) * kSecond + token.copies, 1e-9);
 }
 
-TEST_F(Predict, ClipsTheWorkToTheContext) {
+TEST_F(Predict, ClipsWorkloadToContext) {
   const machine::MachineModel machine = described_machine({kSecond});
   EXPECT_EQ(predicted(on(1), machine, {4097, 0, 0}).work, (Workload{4096, 0, 0}));
   EXPECT_EQ(predicted(on(1), machine, {0, 128, 4000}).work, (Workload{0, 96, 4000}));
@@ -183,7 +185,7 @@ TEST_F(Predict, RejectsUnknownDevicesAndDtypes) {
   EXPECT_THAT([&] { predicted(on(1), other, {0, 1, 0}); }, ThrowsMessage<InvalidArgument>(HasSubstr("f16")));
 }
 
-TEST_F(Predict, KeysDependOnSplitsNotRatios) {
+TEST_F(Predict, SplitKeysDependOnSplitsNotRatios) {
   const auto key = [&](const Choice& candidate) {
     return split_key(*model_, models::Placement(*model_, candidate.groups, placement_options(candidate, {})));
   };
@@ -222,7 +224,7 @@ TEST(Choice, RoundTripsThroughJson) {
   EXPECT_EQ(told.cache_k, choice.cache_k);
   EXPECT_FALSE(told.cache_v);
   EXPECT_THAT([&] { with_json({cpu_groups({3})}, to_json(choice)); },
-              ThrowsMessage<CommError>(HasSubstr("process 0 uses 2 devices, and this process 3;")));
+              ThrowsMessage<CommError>(HasSubstr("process 0 uses 2 devices, but this process uses 3;")));
 }
 
 TEST(Choice, NameContainsDevicesModeAndRatio) {

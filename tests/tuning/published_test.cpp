@@ -1,4 +1,5 @@
-// Compares simulations with the published figures in tests/data/published_figures.csv, which explains its columns.
+// Compares simulations with the published measurements in tests/data/published_figures.csv. The file explains its
+// columns.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -23,12 +24,12 @@ using namespace meta;
 using namespace models;
 
 constexpr const char* kFile = "/tests/data/published_figures.csv";
-constexpr double kClose = 0.25;  // relative to the published figure
-constexpr double kSame = 0.02;   // relative to the simulated figure in the file
+constexpr double kClose = 0.25;  // maximum error, relative to the published value
+constexpr double kSame = 0.02;   // maximum error, relative to the simulated value in the file
 
 using Row = std::vector<std::string>;
 
-/// Cells with commas are in quotation marks.
+/// Splits a line into cells. Cells that contain commas are in quotation marks.
 Row cells_of(const std::string& line) {
   Row cells(1);
   bool quoted = false;
@@ -44,7 +45,7 @@ Row cells_of(const std::string& line) {
   return cells;
 }
 
-/// The rows whose first cell is `kind`. The first cell is removed.
+/// Returns the rows whose first cell is `kind`, without this cell.
 std::vector<Row> rows_of(const std::string& kind) {
   std::ifstream file(std::string(SHOAL_SOURCE_DIR) + kFile);
   std::vector<Row> rows;
@@ -58,8 +59,8 @@ double as_number(const std::string& text) {
   return std::stod(text);
 }
 
-/// Compares the figures of a row. Its last cell gives the source and, if the figures differ by more than kClose, the
-/// reason.
+/// Compares the values of a row. The last cell of the row gives the source. If the published and the simulated value
+/// differ by more than kClose, the last cell also gives the reason.
 void compare(const Row& row, double published, double simulated, double in_file) {
   const std::string what =
       fmt::format("{}: published {}, simulated {:.4g}", fmt::join(row, " | "), published, simulated);

@@ -53,7 +53,8 @@ class Shares : public ::testing::Test {
   std::unique_ptr<Model> model_;
 };
 
-/// Tries all shares k / 64. Returns the seconds of the best one and the share of its first device.
+/// Tries every split in which the share of the first device is a multiple of 1/64. Returns the seconds of the fastest
+/// split and the share of the first device in this split.
 std::pair<double, double> exhaustive(const Model& model, const Asked& asked, const Choice& devices) {
   double least = std::numeric_limits<double>::infinity(), best = 0;
   for (int k = 0; k <= 64; ++k) {
@@ -76,8 +77,7 @@ TEST_F(Shares, MatchExhaustiveSearchOnUnevenDevices) {
       const auto [least, best] = exhaustive(*model_, question, both);
       const FoundShares found = fastest(question, both);
       EXPECT_LE(seconds_of(found.best, objective), 1.01 * least) << first << " " << second;
-      EXPECT_NEAR(share(found, 0), best, 1.0 / 8 + 1e-9) << first << " " << second;  // differs by at most one attention
-                                                                                     // head
+      EXPECT_NEAR(share(found, 0), best, 1.0 / 8 + 1e-9) << first << " " << second;  // tolerance: one attention head
       EXPECT_LE(found.predictions, 96);
     }
   }
@@ -97,7 +97,7 @@ TEST_F(Shares, AreEvenForEqualDevices) {
   EXPECT_EQ(found.best.split_key, found.even.split_key);
 }
 
-TEST_F(Shares, EquivalentOrdersAreTriedOnce) {
+TEST_F(Shares, SearchTriesEquivalentSharesOnce) {
   machine::MachineModel machine = described_machine(std::vector<double>(8, 1e-12));
   const Choice all{cpu_groups({8}), SplitMode::kTensor, {}};
   const FoundShares alike = fastest(asked(machine), all);
@@ -109,7 +109,7 @@ TEST_F(Shares, EquivalentOrdersAreTriedOnce) {
 }
 
 TEST_F(Shares, SearchSupportsTensorOverrides) {
-  // With these overrides, no device can do the work alone.
+  // Because of these overrides, each device must run a part of the model.
   const machine::MachineModel machine = described_machine({1e-12, 3e-12});
   Asked question = asked(machine);
   question.placement.overrides = {{"blk\\.0\\.", "CPU0"}, {"blk\\.1\\.", "CPU1"}};
@@ -120,7 +120,7 @@ TEST_F(Shares, SearchSupportsTensorOverrides) {
   EXPECT_THROW(fastest(question, layers), InvalidArgument);
 }
 
-TEST_F(Shares, FollowSpeedOfThreeDevices) {
+TEST_F(Shares, AreProportionalToSpeedsOfThreeDevices) {
   const machine::MachineModel machine = described_machine({1e-12, 2e-12, 4e-12});
   const FoundShares found = fastest(asked(machine), {cpu_groups({3}), SplitMode::kTensor, {}});
   EXPECT_NEAR(share(found, 0), 4.0 / 7, 1.0 / 8);
@@ -134,7 +134,7 @@ TEST_F(Shares, AreZeroForVerySlowDevice) {
   EXPECT_DOUBLE_EQ(share(found, 1), 0);
 }
 
-TEST_F(Shares, AreNonzeroIfAllMustTakePart) {
+TEST_F(Shares, AreAboveZeroIfEveryDeviceIsRequired) {
   const machine::MachineModel machine = described_machine({1e-12, 1e-9, 1e-12});
   for (const SplitMode mode : {SplitMode::kTensor, SplitMode::kLayer}) {
     const Choice devices{mode == SplitMode::kTensor ? cpu_groups({3}) : cpu_groups({1, 1, 1}), mode, {}};
@@ -170,8 +170,8 @@ TEST_F(Shares, SearchRespectsPredictionLimit) {
   EXPECT_THROW(fastest(asked(machine), both, {}, watch), InvalidArgument);
 }
 
-TEST_F(Shares, ExcessMovesToDevicesWithRoom) {
-  // Both devices are equally fast, but the first has room for at most a third of the model.
+TEST_F(Shares, WeightsMoveToDevicesWithFreeMemory) {
+  // Both devices are equally fast, but the first device has memory for at most a third of the model.
   machine::MachineModel machine = described_machine({1e-12, 1e-12});
   const auto devices = [](std::vector<Device*> group) {
     return Choice{DeviceGroups(1, std::move(group)), SplitMode::kTensor, {}};
@@ -187,7 +187,7 @@ TEST_F(Shares, ExcessMovesToDevicesWithRoom) {
   EXPECT_FALSE(found.even.fits);
   EXPECT_TRUE(found.best.fits);
   EXPECT_LT(share(found, 0), 0.4);
-  EXPECT_GT(share(found, 0), 0.05);  // uses the available room
+  EXPECT_GT(share(found, 0), 0.05);  // the choice also uses the memory of the small device
 
   Device& smaller = sim::family().provide({"ROOM.0", "no room", DeviceType::kCpu, needed / 3});
   const FoundShares none = fastest(asked(machine), devices({&tight, &smaller}));
@@ -195,7 +195,8 @@ TEST_F(Shares, ExcessMovesToDevicesWithRoom) {
 }
 
 TEST_F(Shares, DivideLayersBySpeed) {
-  // In a prompt, both devices work at the same time. One of them is three times as fast, and there are four layers.
+  // In a prompt, both devices work at the same time. The first device is three times as fast, and the model has four
+  // layers.
   const machine::MachineModel machine = described_machine({1e-12, 3e-12});
   const Choice layers{cpu_groups({1, 1}), SplitMode::kLayer, {}};
   Asked question = asked(machine, {64, 0, 0}, 8);

@@ -14,7 +14,7 @@ Device& make(const std::string& name, size_t memory, DeviceType type = DeviceTyp
   return family().provide({name, "simulated", type, memory});
 }
 
-TEST(SimDevice, AnswersAllQueriesOfPlans) {
+TEST(SimDevice, AnswersQueriesThatPlanningNeeds) {
   Device& device = make("G.0", 1 << 20);
   EXPECT_EQ(device.name(), "G.0");
   EXPECT_EQ(device.type(), DeviceType::kGpu);
@@ -28,7 +28,7 @@ TEST(SimDevice, AnswersAllQueriesOfPlans) {
   EXPECT_TRUE(device.supports_op(*mul_mat(graph, x, graph.input("y", DType::kF32, {256, 2, 1, 1}))));
 }
 
-// As on CUDA devices, so that predictions include streamed weights.
+// Like CUDA devices, simulated GPUs stream weights, so that predictions include these copies.
 TEST(SimDevice, GpusStreamHostWeightsForManyColumns) {
   Device& gpu = make("G.3", 1 << 20);
   Device& cpu = make("C.1", 1 << 20, DeviceType::kCpu);
@@ -48,7 +48,7 @@ TEST(SimDevice, GpusStreamHostWeightsForManyColumns) {
   EXPECT_TRUE(gpu.offload_op(*product(32)));
   EXPECT_FALSE(gpu.offload_op(*experts(255)));
   EXPECT_TRUE(gpu.offload_op(*experts(256)));
-  EXPECT_FALSE(cpu.offload_op(*product(512))) << "the weights are already in its memory";
+  EXPECT_FALSE(cpu.offload_op(*product(512))) << "the CPU already has the weights in its memory";
   EXPECT_FALSE(gpu.offload_op(*unary(graph, input(DType::kF32, {64, 512, 1, 1}), UnaryKind::kSilu)));
 }
 
@@ -60,7 +60,7 @@ TEST(SimDevice, RefusesToRunOrAllocate) {
               ThrowsMessage<DeviceError>("G.1 is simulated and has no memory to read or write; use shoal simulate"));
 }
 
-TEST(SimDevice, IsUnlistedButFoundByName) {
+TEST(SimDevice, IsNotListedButIsFoundByName) {
   Device& device = make("G.3", 1 << 20);
   Registry& registry = Registry::instance();
   for (const Device* listed : registry.devices()) EXPECT_NE(listed, &device);
@@ -75,7 +75,7 @@ TEST(SimDevice, EqualSpecsGiveSameDevice) {
   Device& larger = make("G.4", 1 << 21);
   EXPECT_NE(&larger, &device);
   EXPECT_EQ(Registry::instance().find_device("G.4"), &larger);
-  EXPECT_EQ(device.memory().total, size_t{1} << 20) << "plans may still use the old device";
+  EXPECT_EQ(device.memory().total, size_t{1} << 20) << "plans may still use the earlier device";
 }
 
 }  // namespace

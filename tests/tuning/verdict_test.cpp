@@ -6,7 +6,8 @@
 namespace shoal::tuning {
 namespace {
 
-/// A verdict with one device that lacks `lacking` of 100 bytes, and with a predicted generation.
+/// A verdict with one device, which has 100 bytes of memory and needs `lacking` bytes more. The predicted generation
+/// takes `seconds`.
 Verdict verdict(size_t lacking, double seconds) {
   models::DeviceUse use;
   use.use.weights = 100 + lacking;
@@ -22,7 +23,7 @@ bool is_better(const Verdict& one, const Verdict& other, double gain = 0) {
   return tuning::is_better(one, other, Objective::kGeneration, gain);
 }
 
-TEST(Verdicts, MissingMemoryCountsBeforeSeconds) {
+TEST(Verdicts, LessMissingMemoryIsBetterThanLessTime) {
   EXPECT_TRUE(is_better(verdict(0, 9), verdict(1, 1)));
   EXPECT_FALSE(is_better(verdict(1, 1), verdict(0, 9)));
   EXPECT_TRUE(is_better(verdict(1, 9), verdict(2, 1)));
@@ -30,7 +31,7 @@ TEST(Verdicts, MissingMemoryCountsBeforeSeconds) {
   EXPECT_TRUE(is_better(verdict(2, 1), verdict(2, 9)));
 }
 
-TEST(Verdicts, SmallGainsDoNotCount) {
+TEST(Verdicts, SmallerGainThanThresholdIsNotBetter) {
   EXPECT_TRUE(is_better(verdict(0, 1), verdict(0, 2)));
   EXPECT_FALSE(is_better(verdict(0, 1), verdict(0, 1)));
   EXPECT_FALSE(is_better(verdict(0, 0.999), verdict(0, 1), 0.01));

@@ -57,7 +57,7 @@ Outcome predicted(const Case& one, const Model& model, const machine::MachineMod
   return {phase.seconds, ways, phase.collective_count()};
 }
 
-TEST(ExpertWays, FasterPredictionIsChosen) {
+TEST(ExpertWays, ExpertSplitWithFasterPredictionIsChosen) {
   int whole = 0, inside = 0;
   for (const Case& one : {Case{768, 32, 8, DType::kQ4_K, 2, ""},
                           {768, 32, 8, DType::kQ4_K, 4, ""},
@@ -82,7 +82,7 @@ TEST(ExpertWays, FasterPredictionIsChosen) {
       const Outcome chosen = predicted(one, *model, machine, {}, tokens);
       EXPECT_EQ(columns.collectives, experts.collectives) << "both splits have the same collectives";
       const double fastest = std::min(columns.seconds, experts.seconds);
-      // The predictions differ by as many seconds as the compared figures.
+      // The difference between the predictions equals the difference between the estimates that the choice compares.
       EXPECT_NEAR(experts.seconds - columns.seconds, chosen.ways.whole - chosen.ways.inside, 0.02 * columns.seconds);
       EXPECT_EQ(chosen.seconds, predicted(one, *model, machine, chosen.ways.experts, tokens).seconds);
       EXPECT_LE(chosen.seconds, 1.01 * fastest);
@@ -93,7 +93,7 @@ TEST(ExpertWays, FasterPredictionIsChosen) {
   EXPECT_GE(inside, 4);
 }
 
-TEST(ExpertWays, PredictionIncludesWaitForSlowDevices) {
+TEST(ExpertWays, PredictedTimeIncludesWaitForSlowDevices) {
   // The second device is four times as slow and has a fifth of the experts.
   const Case one{768, 32, 8, DType::kQ4_K, 2, "4,1"};
   const auto model = model_of(one);
@@ -102,12 +102,13 @@ TEST(ExpertWays, PredictionIncludesWaitForSlowDevices) {
   const Outcome columns = predicted(one, *model, machine, ExpertSplit::kInside, 1);
   const double expert = 3 * 512 * 768 * 1e-10;
   EXPECT_GT(experts.seconds, columns.seconds * 0.5);
-  EXPECT_GT(experts.seconds, 2 * 8 * 0.8 * expert) << "at least the average of the first device, in two layers";
+  EXPECT_GT(experts.seconds, 2 * 8 * 0.8 * expert)
+      << "the first device takes at least this time for its average experts in two layers";
 }
 
-constexpr int64_t kNarrow = 768, kWide = 14336;  ///< columns of an expert
+constexpr int64_t kNarrow = 768, kWide = 14336;  ///< number of columns of an expert
 
-/// The choice for devices with default figures.
+/// The chosen expert split for devices with default performance values.
 ExpertSplit chosen(int64_t ff, DType dtype, int devices, int64_t tokens = 1) {
   // Many narrow experts as in Qwen3 30B-A3B, or few wide experts as in Mixtral 8x7B.
   const bool narrow = ff == kNarrow;
@@ -126,24 +127,28 @@ ExpertSplit chosen(int64_t ff, DType dtype, int devices, int64_t tokens = 1) {
   return found.experts;
 }
 
-TEST(ExpertWays, WideExpertsAreDividedInside) {
+TEST(ExpertWays, WideExpertsAreDividedByColumns) {
   for (const int devices : {2, 3, 4, 8}) {
     EXPECT_EQ(chosen(kWide, DType::kQ4_K, devices), ExpertSplit::kInside) << devices;
   }
   for (const int devices : {2, 3, 4}) {
-    EXPECT_EQ(chosen(kNarrow, DType::kQ8_0, devices), ExpertSplit::kInside) << "24 units on " << devices;
+    EXPECT_EQ(chosen(kNarrow, DType::kQ8_0, devices), ExpertSplit::kInside)
+        << "24 column units, number of devices: " << devices;
   }
 }
 
-TEST(ExpertWays, NarrowExpertsStayWholeIfUnitsAreFew) {
-  EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 8), ExpertSplit::kWhole) << "5 of 8 devices would idle";
+TEST(ExpertWays, NarrowExpertsStayWholeIfColumnUnitsAreFew) {
+  EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 8), ExpertSplit::kWhole)
+      << "with 3 column units, 5 of 8 devices would be idle";
   EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 16), ExpertSplit::kWhole);
-  EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 2), ExpertSplit::kWhole) << "5.05 of 8 experts, or 2 of 3 units";
+  EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 2), ExpertSplit::kWhole)
+      << "the busiest device has 5.05 of 8 experts or 2 of 3 column units";
   EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 3), ExpertSplit::kInside) << "one unit per device";
-  EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 4), ExpertSplit::kInside) << "8 / 3 or 3.5 of 8 experts";
+  EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 4), ExpertSplit::kInside)
+      << "the busiest device has the work of 8 / 3 or 3.5 of 8 experts";
 }
 
-TEST(ExpertWays, LargeBatchesUseExpertsEvenly) {
+TEST(ExpertWays, LargeBatchesFavourWholeNarrowExperts) {
   EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 4, 512), ExpertSplit::kWhole);
   EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 8, 512), ExpertSplit::kWhole);
   EXPECT_EQ(chosen(kWide, DType::kQ4_K, 8, 512), ExpertSplit::kInside);
@@ -151,8 +156,8 @@ TEST(ExpertWays, LargeBatchesUseExpertsEvenly) {
 
 constexpr int64_t kLayers = 2, kHeads = 16, kEmbd = 256, kRank = 512, kTurned = 64, kPlain = 128, kValues = 128;
 
-/// A model whose attention is as wide as in DeepSeek V3, with fewer heads and few other tensors. The file has a header
-/// and a hole instead of data.
+/// A model with the head dimensions of DeepSeek V3, but with fewer heads and few other tensors. The file has a header
+/// and a sparse hole instead of tensor data.
 std::unique_ptr<Model> latent_model() {
   test::GgufWriter writer;
   const std::pair<const char*, int64_t> counts[] = {{"block_count", kLayers},
@@ -201,7 +206,7 @@ std::unique_ptr<Model> latent_model() {
   return open_model(file.path);
 }
 
-/// The prediction for a token after `depth` other tokens.
+/// The prediction for one token after `depth` cached tokens.
 Outcome predicted(const Model& model, const machine::MachineModel& machine, int devices,
                   std::optional<LatentSplit> split, int64_t depth, DType dtype = DType::kF16) {
   models::SessionOptions session{.context = 1 << 18, .batch = 1};
@@ -231,7 +236,7 @@ TEST(LatentWays, WiderCacheTypesTakeLonger) {
   EXPECT_GT(seconds(DType::kF32), 1.5 * seconds(DType::kF16));
 }
 
-TEST(LatentWays, FasterPredictionIsChosen) {
+TEST(LatentWays, LatentSplitWithFasterPredictionIsChosen) {
   const auto model = latent_model();
   for (const int devices : {2, 4, 8}) {
     const machine::MachineModel machine = machine_of(devices);
@@ -242,14 +247,15 @@ TEST(LatentWays, FasterPredictionIsChosen) {
       const Outcome rows = predicted(*model, machine, devices, LatentSplit::kRows, depth);
       const Outcome chosen = predicted(*model, machine, devices, {}, depth);
       EXPECT_EQ(rows.ways.latent, LatentSplit::kRows);
-      EXPECT_EQ(rows.ways.by_rows, 0) << "nothing is compared if the split is given";
+      EXPECT_EQ(rows.ways.by_rows, 0) << "no splits are compared if a flag gives the split";
       EXPECT_EQ(chosen.ways.rows, depth);
       const bool takes_rows = chosen.ways.latent == LatentSplit::kRows;
       EXPECT_EQ(chosen.seconds, takes_rows ? rows.seconds : mirrored.seconds);
       EXPECT_LE(chosen.seconds, 1.05 * std::min(rows.seconds, mirrored.seconds));
       EXPECT_NEAR(rows.seconds - mirrored.seconds, chosen.ways.by_rows - chosen.ways.mirrored,
                   0.1 * std::max(rows.seconds, mirrored.seconds));
-      EXPECT_TRUE(takes_rows || latest == LatentSplit::kMirrored) << "rows stay better for longer contexts";
+      EXPECT_TRUE(takes_rows || latest == LatentSplit::kMirrored)
+          << "if rows are chosen for a context, rows are chosen for every longer context";
       latest = chosen.ways.latent;
       EXPECT_FALSE(depth == 64 && takes_rows);
     }
@@ -257,7 +263,7 @@ TEST(LatentWays, FasterPredictionIsChosen) {
   }
 }
 
-TEST(LatentWays, CacheStaysMirroredOnHostOneDeviceOrUnknownLength) {
+TEST(LatentWays, CacheStaysMirroredIfSplitsAreNotCompared) {
   const auto model = latent_model();
   const auto machine = std::make_shared<machine::MachineModel>(machine_of(2));
   const auto ways = [&](const char* ratio, int64_t rows, bool on_host) {
@@ -274,7 +280,7 @@ TEST(LatentWays, CacheStaysMirroredOnHostOneDeviceOrUnknownLength) {
   }
 }
 
-TEST(Ways, FirstGroupOfSeveralDevicesDecides) {
+TEST(Ways, FirstGroupOfSeveralDevicesDeterminesLatentSplit) {
   const auto model = latent_model();
   models::PlacementOptions options{"", 1};
   options.mode = SplitMode::kLayer;

@@ -14,7 +14,8 @@
 namespace shoal::tools {
 namespace {
 
-/// Number of tokens that the warm-up of a generation test generates: enough to build the graphs and to run them again.
+/// Number of tokens in the warm-up of a generation test. This number is enough to build the graphs and to run each
+/// graph again.
 constexpr int64_t kWarmupTokens = 4;
 
 template <class T>
@@ -32,7 +33,7 @@ double deviation(const std::vector<T>& values) {
   return std::sqrt(sum / static_cast<double>(values.size() - 1));
 }
 
-/// Evaluates the tokens together or one by one, and waits for the results.
+/// Evaluates the tokens as one batch (`together`) or one by one, and waits for the results.
 void run(models::Session& session, std::span<const int32_t> tokens, bool together) {
   const size_t step = together ? tokens.size() : 1;
   for (size_t done = 0; done < tokens.size(); done += step) {
@@ -41,13 +42,13 @@ void run(models::Session& session, std::span<const int32_t> tokens, bool togethe
   }
 }
 
-/// Lets `stop` interrupt the computation of a node. Applies only if all devices are CPUs, because the cost of such a
-/// callback on other devices is unknown.
+/// Lets `stop` interrupt the computation of a node. Sets this callback only if all devices are CPUs, because the cost
+/// of callbacks on other devices is unknown.
 void let_stop(models::Session& session, const models::Placement& placement, const std::function<bool()>& stop) {
   const auto members = placement.members();
   const bool cpus =
       std::all_of(members.begin(), members.end(), [](Device* one) { return one->type() == DeviceType::kCpu; });
-  if (!stop || !cpus || processes() != nullptr) return;  // several processes must stop at the same time
+  if (!stop || !cpus || processes() != nullptr) return;  // several processes must stop after the same run
   for (int i = 0; i < session.scheduler().backends(); ++i) session.scheduler().backend(i).set_abort_callback(stop);
 }
 
@@ -114,7 +115,8 @@ BenchSamples measure(Deployment& deployment, const BenchTest& test, const models
   try {
     models::Session session(model, placement, placement.init(), options);
     let_stop(session, placement, stop);
-    // If sliding-window layers have evicted rows that the run needs, the session starts over and fills the cache again.
+    // If sliding-window layers have evicted cache rows that the run needs, the session starts over and fills the cache
+    // again.
     const auto go_to_depth = [&] {
       if (session.position() > 0 && session.can_rewind(test.depth)) return session.rewind(test.depth);
       session.rewind(0);

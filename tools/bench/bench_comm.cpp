@@ -181,7 +181,7 @@ CommImplementation CommBench::implementation(const std::string& name) {
   } catch (const Error& error) {
     std::vector<std::string> names;
     for (const CommImplementation& one : implementations()) names.push_back(one.name);
-    fail<InvalidArgument>("--comm {}: {}; there are: {}", name, error.what(), fmt::join(names, ", "));
+    fail<InvalidArgument>("--comm {}: {}; these work: {}", name, error.what(), fmt::join(names, ", "));
   }
 }
 
@@ -213,7 +213,7 @@ CommResult CommBench::measure(const CommImplementation& implementation, const Co
 collectives::Thresholds CommBench::calibrate(const CommBenchOptions& options, size_t most_bytes,
                                              const std::function<bool()>& stop) {
   constexpr size_t kSmallest = size_t{4} << 10, kNever = std::numeric_limits<int64_t>::max();
-  require<InvalidArgument>(most_bytes >= kSmallest, "nothing to compare up to {} bytes; use --max-bytes {} or more",
+  require<InvalidArgument>(most_bytes >= kSmallest, "{} bytes are too few to compare; use --max-bytes {} or more",
                            most_bytes, kSmallest);
   const CommImplementation peers = implementation("p2p");
   collectives::Thresholds found;
@@ -231,15 +231,15 @@ collectives::Thresholds CommBench::calibrate(const CommBenchOptions& options, si
       return std::nullopt;
     }
   };
-  // Tries sizes in ascending order until one shot is no longer faster. Messages too large for one shot use two shots in
-  // both runs.
+  // Tries message sizes in ascending order until the one-shot algorithm is no longer faster than the two-shot
+  // algorithm. In both measurements, messages that are too large for the one-shot algorithm use the two-shot algorithm.
   for (size_t bytes = kSmallest; bytes <= most_bytes; bytes *= 2) {
     const bool is_faster = time_of_peers(kNever, bytes) < time_of_peers(0, bytes);
     if (is_faster || !found.one_shot_to_bytes) found.one_shot_to_bytes = is_faster ? bytes : 0;
     if (!is_faster) break;
   }
   if (const auto nccl = try_nccl()) {
-    // Tries sizes in descending order until NCCL is no longer faster.
+    // Tries message sizes in descending order until NCCL is no longer faster than p2p.
     for (size_t bytes = most_bytes; bytes >= kSmallest; bytes /= 2) {
       const double peers_us = time_of_peers(found.one_shot_to_bytes.value_or(kNever), bytes);
       if (time(*nccl, bytes) >= peers_us) break;

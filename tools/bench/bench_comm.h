@@ -1,6 +1,6 @@
-// Measures collectives between devices for `shoal bench-comm`. Uses only Device, Buffer and Communicator, so it works
-// with any devices. One thread; blocking. With several processes, all processes make the same calls and get the same
-// results.
+// Measures collectives between devices for `shoal bench-comm`. The benchmark uses only Device, Buffer and Communicator,
+// so it works with any devices. All calls block and must be made from one thread. With several processes, all processes
+// make the same calls and get the same results.
 //
 //   CommBench bench(devices);
 //   const CommResult result = bench.measure(bench.implementation("auto"), case_of_size(...), {});
@@ -29,12 +29,12 @@ struct CommBenchOptions {
 
 struct CommResult {
   CommCase which;
-  std::string implementation;      ///< a name of --comm
+  std::string implementation;      ///< a value of --comm
   std::string communicator;        ///< name of the communicator that this implementation created
   double us = 0.0;                 ///< microseconds per collective, in the slowest process
   std::optional<int64_t> wrong{};  ///< number of wrong elements on all ranks; nullopt: not checked
 
-  /// Algorithm bandwidth and bus bandwidth in GB/s, as in nccl-tests.
+  /// Algorithm bandwidth and bus bandwidth in GB/s, as defined by nccl-tests.
   double algbw() const { return static_cast<double>(which.size()) / 1e3 / us; }
   double busbw() const { return algbw() * bus_factor(which.kind, which.ranks); }
 };
@@ -45,7 +45,7 @@ struct CommImplementation {
   collectives::CommunicatorFactory make;
 };
 
-/// Names that --comm accepts, even if they do not work on this machine.
+/// Names of all implementations that --comm accepts, including those that do not work on this machine.
 std::vector<std::string> known_implementations();
 
 class CommBench {
@@ -56,20 +56,20 @@ class CommBench {
   ~CommBench();
 
   int ranks() const { return static_cast<int>(backends_.size()); }
-  /// The implementations that work with these devices. Tests each one by creating a communicator.
+  /// The implementations that work with these devices. The call creates a communicator to test each implementation.
   std::vector<CommImplementation> implementations();
-  /// Returns the named implementation. If it does not work here, throws InvalidArgument with the reason and the names
-  /// that work.
+  /// Returns the named implementation. If the implementation does not work here, throws InvalidArgument with the reason
+  /// and the names of the working implementations.
   CommImplementation implementation(const std::string& name);
 
-  /// Finds the largest size at which one-shot p2p all_reduce beats two-shot p2p, and the smallest size at which NCCL
-  /// beats p2p, if NCCL works here. Saves both sizes for this mesh, unless it throws. Throws InvalidArgument if p2p
-  /// does not work, because then no threshold exists.
+  /// Finds the largest message size at which one-shot p2p all_reduce is faster than two-shot p2p all_reduce. If NCCL
+  /// works here, also finds the smallest message size at which NCCL is faster than p2p. Saves both sizes for this mesh,
+  /// unless an error occurs. Throws InvalidArgument if p2p does not work.
   collectives::Thresholds calibrate(const CommBenchOptions& options, size_t most_bytes,
                                     const std::function<bool()>& stop = {});
 
-  /// Times the collective, then checks one collective on new data. Polls `stop` between runs and throws Interrupted
-  /// when it returns true. Throws the errors of the communicator and of allocation.
+  /// Times the collective, then checks the results of one call with new data. Polls `stop` between runs, and throws
+  /// Interrupted when `stop` returns true. Throws the errors of the communicator and of allocation.
   CommResult measure(const CommImplementation& implementation, const CommCase& which, const CommBenchOptions& options,
                      const std::function<bool()>& stop = {});
 
@@ -78,7 +78,7 @@ class CommBench {
 
   std::set<std::string> remarks_;  ///< remarks printed so far
 
-  /// Maximum, and sum, of the values of all processes.
+  /// Maximum and sum of the values `own` of all processes.
   double largest(double own) const;
   int64_t sum(int64_t own) const;
   std::vector<std::string> gather(const std::string& own) const;
@@ -86,7 +86,7 @@ class CommBench {
   void synchronize();
   collectives::Communicator& communicator(const CommImplementation& implementation);
   CommImplementation named(const std::string& name) const;
-  /// The next call makes a new communicator.
+  /// Destroys communicator_, so that communicator() creates a new one.
   void drop_communicator();
 
   std::vector<Device*> devices_;

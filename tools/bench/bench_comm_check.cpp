@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kBlock = 4096;  // number of elements generated at a time
 constexpr int kSum = -1;
 
-/// A part of an output. Its `count` values start at index `first` of one rank's data, or of the sum over all ranks.
+/// A range of an output: `count` values that start at index `first`. The values come from the data of rank `from`. If
+/// `from` is kSum, the values come from the sum over all ranks.
 struct Segment {
   int from;
   int64_t first;
@@ -50,7 +51,8 @@ uint32_t bits_at(int rank, int64_t index) {
   return mixed((static_cast<uint64_t>(rank) << 48) + static_cast<uint64_t>(index) + 1);
 }
 
-/// Writes the sums over all ranks, added in rank order. i32 wraps around. Half types are added in f32 and rounded once.
+/// Writes the sums of the data of all ranks, added in rank order. i32 sums wrap around. f16 and bf16 values are added
+/// in f32, and each sum is rounded once.
 void sum_values(DType dtype, int ranks, int64_t first, std::span<std::byte> to) {
   const size_t count = to.size() / bytes_for(dtype, 1);
   std::vector<std::byte> one(to.size());
@@ -138,11 +140,11 @@ void fill_values(DType dtype, int rank, int64_t first, std::span<std::byte> to) 
 double allowed_error(std::string_view communicator, const CommCase& c) {
   const bool by_peers = communicator == "p2p" || communicator == "cuda";
   if (by_peers && c.reduces() && c.dtype == DType::kF32 && collectives::default_wire() == DType::kBF16) {
-    return 0x1p-8 * 2 * c.ranks;  // every addend and the sum are rounded to bf16; each is at most the number of ranks
+    return 0x1p-8 * 2 * c.ranks;  // bf16 rounds each addend and the sum; |sum| is at most the number of ranks
   }
   const bool any_order = communicator == "nccl" || communicator == "cuda";
   if (!any_order || !c.reduces() || c.dtype == DType::kI32) return 0.0;
-  // Each of the n - 1 additions rounds a sum of at most n.
+  // With n ranks, each of the n - 1 additions rounds a sum of at most n.
   const double epsilon = c.dtype == DType::kF32 ? 0x1p-23 : c.dtype == DType::kF16 ? 0x1p-10 : 0x1p-7;
   return epsilon * c.ranks * (c.ranks - 1);
 }

@@ -1,8 +1,9 @@
 // Expected results of collectives for `shoal bench-comm`, element by element, and the number of wrong elements. Each
 // rank's data is a function v(rank, index), so no copy of the data is needed. Plain functions; thread-safe.
 //
-//   2 ranks, parts of 3 elements, rank 1:  in  v(1,0) .. v(1,5)
-//   reduce_scatter gives v(0,3) + v(1,3) .. v(0,5) + v(1,5), all_to_all v(0,3) v(0,4) v(0,5) v(1,3) v(1,4) v(1,5)
+//   2 ranks, parts of 3 elements, rank 1:  input v(1,0) .. v(1,5)
+//   reduce_scatter gives v(0,3) + v(1,3) .. v(0,5) + v(1,5)
+//   all_to_all gives     v(0,3) v(0,4) v(0,5) v(1,3) v(1,4) v(1,5)
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@ struct CommCase {
   Collective kind = Collective::kAllReduce;
   DType dtype = DType::kF32;
   int ranks = 1;
-  int64_t part = 0;  ///< number of elements in the message, or in one rank's part if the collective has counts
+  int64_t part = 0;  ///< number of elements in the message, or in one rank's part if the collective divides the message
   int root = 0;
 
   /// Number of elements in a rank's input and output.
@@ -34,18 +35,19 @@ struct CommCase {
   bool reduces() const { return info(kind).sums; }
 };
 
-/// The case with a message of about `size` bytes, but at least one element per rank.
+/// The case whose message has about `size` bytes, but at least one element per rank.
 CommCase case_of_size(Collective kind, DType dtype, int ranks, size_t size);
 
-/// Writes a rank's data from index `first` on. Floating-point values are in [-1, 1), and their sums depend on the
-/// order; i32 values are arbitrary.
+/// Writes a rank's data from index `first` on. Floating-point values are in [-1, 1), and their sums depend on the order
+/// of additions. i32 values are arbitrary.
 void fill_values(DType dtype, int rank, int64_t first, std::span<std::byte> to);
 
-/// Allowed difference between an element of a sum and the sum in rank order; 0: bit-exact. NCCL chooses its own order
-/// of additions, and "cuda" may choose NCCL. All other communicators add in rank order (collectives/communicator.h).
+/// Largest allowed difference between an element of a sum and the same sum in rank order. 0: all bits must be equal.
+/// NCCL chooses its own order of additions, and "cuda" may choose NCCL. All other communicators add in rank order
+/// (collectives/communicator.h).
 double allowed_error(std::string_view communicator, const CommCase& c);
 
-/// Number of wrong elements in a rank's output.
+/// Number of elements of a rank's output that differ from the expected values by more than `allowed`.
 int64_t count_wrong(const CommCase& c, int rank, std::span<const std::byte> out, double allowed = 0.0);
 
 }  // namespace shoal::tools

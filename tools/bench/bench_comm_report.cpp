@@ -69,8 +69,8 @@ CommReport::CommReport(bool is_json, std::span<Device* const> devices, const Com
 void CommReport::begin() {
   if (is_json_) return;
   std::string text =
-      fmt::format("# shoal {} ({}): {} ranks, {} iterations after {}, check {}\n", SHOAL_VERSION, build_commit(),
-                  devices_.size(), options_.iterations, options_.warmup, options_.check ? "on" : "off");
+      fmt::format("# shoal {} ({}): {} ranks, {} iterations after {} warm-up iterations, check {}\n", SHOAL_VERSION,
+                  build_commit(), devices_.size(), options_.iterations, options_.warmup, options_.check ? "on" : "off");
   for (size_t rank = 0; rank < devices_.size(); ++rank) {
     text += fmt::format("#  rank {:>2}  {}{}  {}\n", rank, devices_[rank],
                         hosts_.empty() ? "" : fmt::format("  {}", hosts_[rank]), escaped(descriptions_[rank]));

@@ -1,5 +1,5 @@
-// Prints the results of `shoal bench` in the columns and fields of llama-bench. Markdown and JSON lines are printed row
-// by row. JSON is printed at the end.
+// Prints the results of `shoal bench` in the columns and fields of llama-bench. The formats md and jsonl are printed
+// row by row. The format json is printed at the end.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -43,21 +43,21 @@ struct BenchResult {
   nlohmann::ordered_json more_fields = nlohmann::ordered_json::object();  ///< additional fields of the JSON formats
 };
 
-/// Optional columns of the table, and the column widths that suffice for all rows.
+/// Flags for the optional columns of the table, and column widths that fit all rows.
 struct BenchColumns {
   bool threads = false, batch = false, ubatch = false, cache_types = false, split_mode = false, layers = false;
   size_t model_width = 0, devices_width = 0, ratio_width = 0, test_width = 0;
-  bool shares_follow = false;  ///< rows are printed only when the shares of all setups are known, so that columns align
+  bool shares_follow = false;  ///< whether rows wait until the shares of all setups are known, so that columns align
 };
 
-/// Width of the longest shares of the setups, as printed.
+/// Width of the longest printed list of shares.
 size_t width_of_shares(std::span<const BenchSetup> setups);
 
 class BenchReport {
  public:
   BenchReport(BenchFormat format, const BenchColumns& columns) : format_(format), columns_(columns) {}
   void add(const BenchResult& result);
-  /// Prints the rows that were held back.
+  /// Prints the stored rows of the Markdown table.
   void print_rows();
   void finish();
 

@@ -1,7 +1,7 @@
-// The sweep of `shoal bench` and `shoal simulate`: its flags, and the setups and tests that result from lists in flags.
-// bench measures each row of the sweep, and simulate predicts it.
+// Flags of `shoal bench` and `shoal simulate` that accept lists. Each combination of the values is a setup and a test.
+// bench measures each combination, and simulate predicts its speed.
 //
-//   --devices "CPU0;CPU0,CPU1" --tensor-split "1,1;3,1"      3 setups: CPU0; CPU0,CPU1 by 1,1; CPU0,CPU1 by 3,1
+//   --devices "CPU0;CPU0,CPU1" --tensor-split "1,1;3,1"      3 setups: CPU0; CPU0,CPU1 with 1,1; CPU0,CPU1 with 3,1
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -22,7 +22,7 @@ namespace shoal::tools {
 struct BenchLists {
   std::vector<std::string> models;
   std::vector<std::string> devices{"CPU0"};  ///< each entry contains one or more lists, separated by semicolons
-  std::vector<std::string> ratios;           ///< in the same format; a ratio applies to device lists of the same length
+  std::vector<std::string> ratios;           ///< lists of shares; each list applies to device lists of the same length
   std::vector<int64_t> threads{0};
   std::vector<int64_t> prompts{512}, generates{128}, depths{0}, batches{2048}, ubatches{512};
 };
@@ -38,17 +38,17 @@ void spell_out_devices(BenchLists& lists, const std::function<std::string()>& al
 
 /// Combines every model, every device list, every ratio of the same length and every number of threads. A device list
 /// without a ratio of the same length gets even shares. The ratio "" means even shares, and "auto" applies to all
-/// lists. Throws UsageError for invalid lists or ratios, and for a ratio that fits no list.
+/// device lists. Throws UsageError for invalid lists or ratios, and for a ratio that fits no list.
 std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode mode);
 
-/// Maximum of devices_together() over the setups.
+/// Maximum of devices_together() over all setups.
 int most_together(const std::vector<BenchSetup>& setups, models::SplitMode mode);
 
 /// The tests for each batch size and each depth: prompts first, then generations. Token counts of 0 are skipped. Throws
 /// UsageError if no test remains, or if a test needs more than kMostTokens positions.
 std::vector<BenchTest> make_tests(const BenchLists& lists);
 
-/// Maximum prompt, generation and depth over all tests.
+/// Maximum prompt length, maximum number of generated tokens and maximum depth over all tests.
 tuning::Workload most_of(const std::vector<BenchTest>& tests);
 
 /// -m -dev -ts -p -n -d -b -ub -sm --expert-split --latent-split --comm -o, and the flags of HostFlags
@@ -66,15 +66,15 @@ struct BenchFlags {
   /// Session options for a test, with the context of -c and the cache types.
   models::SessionOptions session(const BenchTest& test) const;
   DeviceFlags devices_of(const BenchSetup& setup) const;
-  /// The request for a setup. Modes of --expert-split and --latent-split are chosen for the generation tests, or for
-  /// the prompt tests if there are no generation tests.
+  /// The request to the chooser for a setup. Modes of --expert-split and --latent-split are chosen for the generation
+  /// tests. If there are no generation tests, the modes are chosen for the prompt tests.
   tuning::Asked asked(const BenchSetup& setup, models::DeviceGroups groups, const std::vector<BenchTest>& tests) const;
-  /// Columns for these setups and tests. Opens every model, so that a bad file is reported before the first row, and
-  /// warns of flags without effect.
+  /// Table columns for these setups and tests. Opens every model, so that an invalid file is reported before the first
+  /// row. Also warns of flags without effect.
   BenchColumns columns(const std::vector<BenchSetup>& setups, const std::vector<BenchTest>& tests) const;
 };
 
-/// A result without test, samples, time and backends, which the caller sets.
+/// The result of a setup. The caller sets the test, samples, time and backends of the result.
 BenchResult result_of(const BenchFlags& flags, const BenchSetup& setup, const models::Model& model,
                       const tuning::Asked& asked, std::span<Device* const> everything);
 

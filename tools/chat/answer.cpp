@@ -10,9 +10,9 @@
 namespace shoal::tools {
 namespace {
 
-/// kResponds: the text until </response> is the answer proper.
+/// Content of the text after a tag. kResponds: the text until </response> is the answer proper.
 enum class Meaning : uint8_t { kThinks, kSays, kResponds, kNothing };
-/// Places at which a tag has its meaning. At other places, the tag is ordinary text.
+/// Positions at which a tag has its meaning. At other positions, the tag is ordinary text.
 enum class Where : uint8_t { kAnywhere, kAtBeginning, kInThoughts, kInResponse };
 
 struct Mark {
@@ -46,7 +46,7 @@ bool is_space(std::string_view text) {
   return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
 }
 
-/// Number of bytes at the end of `text` that could be the beginning of a mark.
+/// Number of bytes at the end of `text` that could be the beginning of a tag.
 size_t held_back(std::string_view text) {
   size_t most = 0;
   for (const Mark& mark : kMarks) {

@@ -1,6 +1,6 @@
 // Splits a model's answer into its reasoning and the answer proper. Models enclose reasoning in <think> and </think>,
 // [THINK], <|START_THINKING|> or the channels of gpt-oss and Gemma 4. Granite encloses the answer proper in <response>.
-// Tags that separate nothing are removed.
+// These tags are removed from the text.
 //
 //   "<think>\nHm.\n</think>\n\nYes."                                               -> reasoning "Hm.\n", answer "Yes."
 //   "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes."  -> the same
@@ -15,8 +15,8 @@
 
 namespace shoal::tools {
 
-/// Control tokens that form these tags. They must be decoded as text, because AnswerSplitter searches the text for
-/// tags.
+/// Ids of the control tokens that form these tags. These tokens must be decoded as text, because AnswerSplitter
+/// searches the text for tags.
 std::vector<int32_t> answer_marks(const models::TokenizerVocabulary& vocabulary);
 
 /// Whether the prompt ends with a tag that begins reasoning. The model's answer then begins with reasoning.
@@ -39,12 +39,12 @@ class AnswerSplitter {
   void take(std::string_view text, std::vector<AnswerPiece>& pieces);
 
   bool thinks_, responds_ = false;
-  bool begins_ = true;  ///< only white space has arrived since the last tag
+  bool begins_ = true;  ///< whether only white space has arrived since the last tag
   std::string held_;
 };
 
 /// Writes reasoning to standard error (dimmed on a terminal) and the answer proper to standard output. If `prints` is
-/// false, stores both without writing.
+/// false, stores the text without writing it.
 class AnswerPrinter {
  public:
   AnswerPrinter(bool begins_with_thought, bool prints);

@@ -17,8 +17,8 @@ namespace {
 constexpr int kMemoryMib = 1024;
 constexpr std::chrono::seconds kLongest{10};
 
-/// Path of the renderer: ../share/shoal/chat_template.py relative to the program's folder, in a build tree and after
-/// installation.
+/// Path of the renderer: ../share/shoal/chat_template.py relative to the program's folder. This path is the same in a
+/// build tree and after installation.
 std::string renderer() {
   namespace fs = std::filesystem;
   const fs::path own = fs::read_symlink("/proc/self/exe").parent_path();
@@ -64,7 +64,7 @@ std::vector<RenderedPart> render_chat(const ChatTemplate& chat_template, const n
   std::string error = failure_of(answer), remedy = "give another template with --template FILE";
   if (answer.end == ChildEnd::kExited) {
     remedy = "name a Python that has jinja2 (package python3-jinja2) in SHOAL_PYTHON";
-    try {  // SHOAL_PYTHON may name a program that is not Python and prints anything
+    try {  // SHOAL_PYTHON may name a program whose output is not JSON
       const nlohmann::json json = parse_json(answer.code == 0 ? answer.out : "");
       if (!json.contains("error")) return json.at("parts").get<std::vector<RenderedPart>>();
       error = printable(json["error"].get<std::string>());

@@ -1,6 +1,6 @@
-// Chat templates, which render a conversation in the format that a model was trained on. Templates are Jinja, and the
-// sandbox of jinja2 renders them. Each rendering runs a small Python program (chat_template.py) with limits on time,
-// memory and output, because model files are untrusted.
+// Chat templates, which render a conversation in the format that a model was trained on. Templates are written in
+// Jinja, and the sandbox of jinja2 renders them. Each rendering runs a small Python program (chat_template.py) with
+// limits on time, memory and output, because model files are untrusted.
 #pragma once
 
 #include <map>
@@ -27,10 +27,10 @@ struct ChatTemplate {
 /// The template for models without one: ChatML, with messages between <|im_start|> and <|im_end|>.
 extern const std::string_view kChatMl;
 
-/// Renders the prompt for the next answer. Consecutive parts differ in kind, and no part is empty. `messages`: array of
-/// {"role", "content", ...}. `variables`: additional variables, such as {"enable_thinking": false}. Throws
-/// InvalidArgument with a one-line message if the template refuses the conversation or has an error, or if a required
-/// program is missing.
+/// Renders the prompt for the next answer. No part is empty. Parts of the template and parts of messages alternate.
+/// `messages`: array of {"role", "content", ...}. `variables`: additional template variables, such as
+/// {"enable_thinking": false}. Throws InvalidArgument with a one-line message if the template refuses the conversation
+/// or has an error, or if a required program is missing.
 std::vector<RenderedPart> render_chat(const ChatTemplate& chat_template, const nlohmann::json& messages,
                                       const nlohmann::json& variables);
 

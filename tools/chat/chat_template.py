@@ -8,19 +8,19 @@ Reads a JSON object from standard input:
     tools, documents         as templates expect them; optional
     add_generation_prompt    bool
     special_tokens           {"bos_token": text, "eos_token": text, ...}
-    time                     "2026-11-23T18:00:00", shown by strftime_now(); optional
+    time                     "2026-11-23T18:00:00", formatted by strftime_now(); optional
     kwargs                   additional variables, such as {"enable_thinking": false}
 
-and writes one to standard output: {"parts": [[text, is_template], ...]}, or {"error": "one line"}.
+and writes a JSON object to standard output: {"parts": [[text, is_template], ...]}, or {"error": "one line"}.
 
 Template text is only what the template itself wrote: its literals, special tokens, and the usual roles of messages.
-All other text, including JSON and dates, is message text, and control tokens in it are ordinary text. Each character is
-tracked: literals become objects of the class Text, a str that knows the origin of each character and passes it on in its
-operations. An operation that Text does not know returns a plain str. A plain str counts as message text, so nothing
-becomes a control token by mistake. The rendered text always equals the output of plain jinja2
+All other text, including JSON and dates, is message text, and control tokens in it are ordinary text. The class Text is
+a str that stores the origin of each character. The operations of Text pass these origins on to their results. Literals
+become Text objects. An operation that Text does not know returns a plain str. A plain str counts as message text, so
+nothing becomes a control token by mistake. The rendered text always equals the output of plain jinja2
 (tests/project/chat_template_test.py).
 
-Templates come from strangers' files, so jinja2's sandbox keeps them away from the system. Arguments limit this process:
+Templates come from untrusted files, so jinja2's sandbox keeps them away from the system. Arguments limit this process:
 
     chat_template.py [SECONDS MIB]      processor time and memory
 """
@@ -47,7 +47,7 @@ except ImportError:
     print(json.dumps({"error": f"cannot be rendered: {sys.executable} has no jinja2", "remedy": "install python3-jinja2"}))
     sys.exit(0)
 
-LONGEST_OUTPUT = 16 << 20  # characters
+LONGEST_OUTPUT = 16 << 20  # number of characters
 LONGEST_TEMPLATE = 1 << 20
 ROLES = {"system", "developer", "user", "assistant", "model", "tool", "function", "ipython", "environment"}
 FORMATTER = string.Formatter()
@@ -72,7 +72,7 @@ class Text(str):
         return Text(str.__getitem__(self, slice(begin, end)), self._mask[begin:end])
 
     def _same(self, text):
-        """Keeps the mask if the length is the same, because each character was then changed separately."""
+        """Keeps the mask if `text` has the same length: each character was then changed separately."""
         return Text(text, self._mask) if len(text) == len(self) else text
 
     def __str__(self):
@@ -86,7 +86,7 @@ class Text(str):
         return (self[i] for i in range(len(self)))
 
     def __add__(self, other):
-        # Markup escapes the other operand, and Undefined raises an error.
+        # The class of `other` runs the operator: Markup escapes the text, and Undefined raises an error.
         if hasattr(other, "__html__") or isinstance(other, jinja2.Undefined):
             return NotImplemented
         return joined((self, other)) if isinstance(other, str) else super().__add__(other)
@@ -168,7 +168,7 @@ class Text(str):
 
     @property
     def format(self):
-        """Keeps the mask for fields such as {} and {name}; otherwise the sandbox formats, without a mask."""
+        """Formats fields such as {} and {name} with a mask. The sandbox formats all other texts, without a mask."""
         fields = [field for field in FORMATTER.parse(self) if field[1] is not None]
         plain = all(re.fullmatch(r"\w*", name) and not spec and not conversion for _, name, spec, conversion in fields)
         if not plain or FOREIGN in self._mask:
@@ -200,7 +200,7 @@ class Text(str):
 
 
 def joined(pieces):
-    """Concatenates Text objects and other strings. Raises TooLong."""
+    """Concatenates Text objects and other strings. Raises TooLong if the result is too long."""
     pieces, total = list(pieces), 0
     texts, masks = [], []
     for piece in pieces:
@@ -213,7 +213,7 @@ def joined(pieces):
 
 
 def concat(pieces):
-    """Calls joined() for the pieces of a generator. Stops as soon as an endless template has printed too much."""
+    """Calls joined() for the pieces of a generator. Raises TooLong as soon as the text is too long."""
     total, kept = 0, []
     for piece in pieces:
         total += len(piece)
@@ -230,7 +230,7 @@ def own(text):
 
 
 def code_of(value):
-    """Python code for a constant of a template. All its strings count as written by the template."""
+    """Returns Python code for a constant of a template. All strings in the constant have the origin OWN."""
     if isinstance(value, str) and not hasattr(value, "__html__"):
         return f"environment.own({str.__repr__(value)})"
     if isinstance(value, (list, tuple)):
@@ -271,7 +271,7 @@ def raise_exception(message):
 
 
 def make_environment(time):
-    """Like the environment of transformers, but lists may be changed, because published templates use `append` and `pop`."""
+    """Makes an environment as transformers does. Templates may also change lists: many use `append` and `pop`."""
     environment = jinja2.sandbox.SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
                                                       extensions=[Generation, "jinja2.ext.loopcontrols"])
     environment.filters["tojson"] = to_json
@@ -302,7 +302,7 @@ def make_tracking_environment(time):
 
 
 def variables_of(request, mark=own):
-    """Variables for a template. `mark` marks text as written by the template."""
+    """Returns the variables for a template. `mark`: function that marks text as written by the template."""
     messages = [dict(message) for message in request["messages"]]
     for message in messages:
         if message.get("role") in ROLES:
@@ -317,8 +317,8 @@ def time_of(request):
 
 
 def parts_of(text):
-    """Runs of characters of one origin: [["<|user|>", True], ["hello", False]]. Surrogate pairs become their character, and
-    lone surrogates become U+FFFD."""
+    """Divides a text into sequences of characters with one origin: [["<|user|>", True], ["hello", False]]. Each
+    surrogate pair becomes its character, and each lone surrogate becomes U+FFFD."""
     mask = text._mask if isinstance(text, Text) else FOREIGN * len(text)
     pieces = ((str.__getitem__(text, slice(*run.span())), run[0][0] == 1) for run in re.finditer(b"\1+|\0+", mask))
     return [[whole(piece), is_own] for piece, is_own in pieces]
@@ -333,13 +333,15 @@ def whole(text):
 def compiled(template, time):
     if len(template) > LONGEST_TEMPLATE:
         raise TooLong
-    # Templates import this function by name: the operator `~` compiles to it.
+    # Compiled templates call this function by name for the operator `~`.
     jinja2.runtime.str_join = lambda pieces: concat(map(str, pieces))
     return make_tracking_environment(time).from_string(template)
 
 
 def with_empty_tools(request):
-    """A request with an empty list of tools and a date, which templates for function calls expect. None if it has tools."""
+    """Adds an empty list of tools and a date to a request, for templates that need functions. None if `request` has
+    tools.
+    """
     if request.get("tools"):
         return None
     given = {"functions": "[]", "datetime": time_of(request).strftime("%Y-%m-%d"), **request.get("kwargs", {})}
@@ -347,7 +349,8 @@ def with_empty_tools(request):
 
 
 def with_system_in_question(request):
-    """A request with the system prompt in the first question, for templates that refuse system prompts. None without one."""
+    """Moves the system prompt of a request into the first question, for templates that refuse system prompts. None if
+    the request has no system prompt."""
     first = request["messages"][:2]
     contents = [message.get("content") for message in first]
     if [message.get("role") for message in first] != ["system", "user"] or not all(isinstance(c, str) for c in contents):
@@ -356,7 +359,7 @@ def with_system_in_question(request):
 
 
 def with_parts(request):
-    """A request in which the content of each message is a list of parts."""
+    """Changes a request: the content of each message becomes a list of parts."""
     def in_parts(message):
         content = message.get("content")
         return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
@@ -364,7 +367,7 @@ def with_parts(request):
 
 
 def wants_parts(template, request):
-    """Whether the template shows a message only if its content is a list of parts, as templates for images may do."""
+    """Whether the template prints a message only if its content is a list of parts, as templates for images may do."""
     text = "which of both is shown"
     question = {**request, "messages": [{"role": "user", "content": text}]}
 
@@ -377,7 +380,7 @@ def wants_parts(template, request):
 
 
 def render(request):
-    """Renders the parts of the prompt. A template that fails is rendered once more with a request that it may accept."""
+    """Renders the prompt. If the template fails, renders it again with a changed request."""
     template = compiled(request["template"], time_of(request))
     if wants_parts(template, request):
         return parts_of(template.render(variables_of(with_parts(request))))
@@ -429,7 +432,7 @@ def main():
         answer = {"error": "is nested too deeply"}
     except Exception as error:  # pylint: disable=broad-exception-caught  # templates may raise any exception
         answer = {"error": f"fails: {type(error).__name__}: {one_line(error)}"}
-    # ASCII output does not depend on the locale and can hold lone surrogates.
+    # ASCII output does not depend on the locale and can represent lone surrogates.
     sys.stdout.write(json.dumps(answer))
 
 

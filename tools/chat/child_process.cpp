@@ -27,7 +27,8 @@ void require_call(bool worked, const std::string& program, int code) {
                        std::generic_category().message(code));
 }
 
-/// Creates an unnamed file, which replaces a pipe so that neither program waits for the other program.
+/// Creates an unnamed file for input or output of the child. Files are used instead of pipes, because with full pipes
+/// both programs could wait for each other forever.
 File memory_file(const std::string& program) {
   const int number = memfd_create("shoal", MFD_CLOEXEC);
   require_call(number >= 0, program, errno);
@@ -60,8 +61,8 @@ pid_t start(const std::vector<std::string>& arguments, int in, int out) {
   return child;
 }
 
-/// Waits until the child exits, `longest` has passed or a signal arrives. Then kills the child if it still runs, and
-/// all processes that it started. Returns whether the child exited in time.
+/// Waits until the child exits, `longest` has passed or a signal arrives. Then kills the child, if it still runs, and
+/// all processes that the child started. Returns whether the child exited in time.
 bool wait_for(pid_t child, std::chrono::milliseconds longest, int& status) {
   constexpr std::chrono::milliseconds kPollInterval{2};
   const Clock::time_point deadline = Clock::now() + longest;

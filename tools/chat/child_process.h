@@ -14,13 +14,13 @@ enum class ChildEnd : uint8_t { kExited, kKilled, kTookTooLong };
 
 struct ChildAnswer {
   ChildEnd end = ChildEnd::kExited;
-  int code = 0;  ///< exit code for kExited, signal for kKilled
+  int code = 0;  ///< exit code for kExited, signal number for kKilled
   std::string out;
 };
 
-/// Runs a program from PATH with `input` as its standard input, and waits until it exits. Discards its standard error.
-/// Throws DeviceError if the program cannot be started. Throws Interrupted if a signal arrives after
-/// catch_interrupts().
+/// Runs a program from PATH with `input` as its standard input, and waits until the program exits. Discards its
+/// standard error. Throws DeviceError if the program cannot be started. Throws Interrupted if a signal arrives after a
+/// call of catch_interrupts().
 ChildAnswer ask_child(const std::vector<std::string>& arguments, std::string_view input,
                       std::chrono::milliseconds longest);
 

@@ -65,7 +65,7 @@ ChatTemplate ChatFlags::find_template(const models::GgufFile& model, const model
                     model.path()));
     found.origin = "ChatML";
     found.text = kChatMl;
-    found.stops = {"<|im_end|>"};  // without a template, the model may have no end token for ChatML
+    found.stops = {"<|im_end|>"};  // ends an answer even if the model has no end token for ChatML
   }
   return found;
 }
@@ -81,7 +81,7 @@ void Conversation::add_user(const std::string& text) {
 
 void Conversation::add_answer(const std::string& text, const std::string& thought) {
   nlohmann::json message{{"role", "assistant"}, {"content", text}};
-  // Templates use one of these two names.
+  // A template reads one of these two fields.
   if (!thought.empty()) message["reasoning_content"] = message["thinking"] = thought;
   messages_.push_back(std::move(message));
 }

@@ -23,8 +23,8 @@ struct ChatFlags {
 
   void add_to(CLI::App& app);
   bool given() const { return template_file || system || !variables.empty(); }
-  /// The template of the named file, or else of the model, or else ChatML with a warning. Throws InvalidArgument for a
-  /// file that cannot be read.
+  /// Returns the template of the named file. If no file is named, returns the model's template. If the model has no
+  /// template, prints a warning and returns ChatML. Throws InvalidArgument for a file that cannot be read.
   ChatTemplate find_template(const models::GgufFile& model, const models::Tokenizer& tokenizer) const;
 };
 
@@ -34,9 +34,9 @@ class Conversation {
   Conversation(const ChatFlags& flags, ChatTemplate chat_template, const models::Tokenizer& tokenizer);
 
   void add_user(const std::string& text);
-  /// Adds an answer and the thoughts before it. The template decides whether a prompt shows the thoughts.
+  /// Adds an answer and the thoughts before it. The template decides whether a prompt contains the thoughts.
   void add_answer(const std::string& text, const std::string& thought);
-  /// The whole conversation, in the form that restore() accepts.
+  /// The whole conversation, as restore() accepts it.
   const nlohmann::json& messages() const { return messages_; }
   void restore(nlohmann::json messages) { messages_ = std::move(messages); }
   /// Drops the last answer, so that its question can be answered again. Returns false if there is no answer.
@@ -48,7 +48,7 @@ class Conversation {
 
   struct Prompt {
     std::vector<int32_t> ids;
-    bool begins_thought = false;  ///< the answer begins with a thought
+    bool begins_thought = false;  ///< whether the answer begins with a thought
   };
   /// Renders the prompt for the next answer. Throws InvalidArgument if the template fails or renders nothing.
   Prompt prompt() const;

@@ -24,7 +24,7 @@ namespace {
 constexpr int kHistoryLines = 1000;
 constexpr int kLookForInterruptsMs = 200;
 constexpr std::string_view kQuotes = "\"\"\"";
-// Control sequences that switch bracketed paste on and off. While it is on, terminals put marks around pasted text.
+// Control sequences that switch bracketed paste on and off. In this mode, terminals put marks around pasted text.
 constexpr const char *kPasteOn = "\x1b[?2004h", *kPasteOff = "\x1b[?2004l";
 constexpr std::wstring_view kPasteEnd = L"\x1b[201~";
 
@@ -41,7 +41,7 @@ std::string history_file() {
   return home != nullptr && *home == '/' ? std::string(home) + "/.local/state/shoal/chat_history" : "";
 }
 
-/// Does the same, but returns "" for a pipe or a device, because libedit would block on it.
+/// Path of the history file. Returns "" if the path names a pipe or a device, because libedit would block on it.
 std::string usable_history_file() {
   const std::string file = history_file();
   std::error_code error;
@@ -54,8 +54,8 @@ void use_utf8() {
   if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-/// Callback of libedit that reads the next key. Returns 0 (no key) at the end of the input and after SIGTERM. libedit's
-/// own reader would continue to wait after a signal.
+/// Callback of libedit that reads the next key. Returns 0 (no key) at the end of the input and after SIGTERM. This
+/// callback is needed because libedit's own reader continues to wait after a signal.
 int read_key(EditLine*, wchar_t* key) {
   std::mbstate_t state{};
   while (true) {
@@ -87,9 +87,9 @@ class LineEditor::Terminal {
     el_set(editor_, EL_PROMPT, &prompt);
     el_set(editor_, EL_EDITOR, "emacs");
     el_set(editor_, EL_HIST, history, history_);
-    // el_wset() is used because el_set() would never free its copies of the names.
+    // el_set() is not used, because it would never free its copies of the names.
     el_wset(editor_, EL_ADDFN, L"shoal-cancel", L"Discards the line", &cancel);
-    // While a line is edited, Ctrl-C is an ordinary key.
+    // While the user edits a line, Ctrl-C is an ordinary key.
     el_set(editor_, EL_SETTY, "-d", "-isig", nullptr);
     el_set(editor_, EL_BIND, "^C", "shoal-cancel", nullptr);
     el_set(editor_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
@@ -113,13 +113,14 @@ class LineEditor::Terminal {
     prompt_ = continues ? ". " : "> ";
     cancelled_ = false;
     int count = 0;
-    // Sets up the terminal before libedit prints the prompt. Otherwise keys that are pressed immediately would be lost.
+    // Sets up the terminal before libedit prints the prompt. Otherwise keys that the user presses immediately would be
+    // lost.
     el_set(editor_, EL_PREP_TERM, 1);
     clear_interrupt();  // discards an earlier Ctrl-C
     const char* line = el_gets(editor_, &count);
     if (cancelled_) return {End::kInterrupt, ""};
     if (line == nullptr || count <= 0) {
-      std::fputs("\n", stderr);  // ends the line that shows the prompt
+      std::fputs("\n", stderr);  // ends the line that contains the prompt
       return {End::kEnd, ""};
     }
     std::string text(line, static_cast<size_t>(count));

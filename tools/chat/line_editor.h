@@ -11,8 +11,8 @@ class LineEditor {
  public:
   /// Loads the history of earlier conversations. A history file that cannot be read counts as empty.
   LineEditor();
-  /// Saves the history in $XDG_STATE_HOME/shoal/chat_history, or below ~/.local/state if the variable is not set. If
-  /// saving fails, the history is lost.
+  /// Saves the history in $XDG_STATE_HOME/shoal/chat_history. If the variable is not set, saves it in
+  /// ~/.local/state/shoal. If saving fails, the history is lost.
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
@@ -24,7 +24,7 @@ class LineEditor {
     /// A "\" at the end of a line continues the text on the next line. All lines between """ and """ are one text. On a
     /// terminal, pasted lines are also one text.
     std::string text;
-    bool is_quoted = false;  ///< the text was between """ and """
+    bool is_quoted = false;  ///< whether the text was between """ and """
   };
   Input read();
   /// Whether the input comes from a terminal.

@@ -122,7 +122,7 @@ class Speller {
     has_model_ |= *name == "-m" || *name == "--model";
     const CLI::Option* const option = command_.get_option_no_throw(*name);
     const bool needs_value = option != nullptr && option->get_items_expected_min() > 0;
-    // The switches of llama-bench accept a number: "-nkvo 0".
+    // llama-bench accepts a number after a switch: "-nkvo 0".
     const bool is_switch = option != nullptr && !needs_value;
     const bool is_switched = is_switch && following != nullptr && (*following == "0" || *following == "1");
     if (!value && following != nullptr && (needs_value || is_switched)) value = args_[++next_];
@@ -177,7 +177,7 @@ std::string_view without_dashes(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of('-'), text.size()));
 }
 
-/// Number of edits between two texts: "tmep" -> "temp" is 1.
+/// Number of edits between two texts. The distance between "tmep" and "temp" is 1.
 size_t edit_distance(std::string_view one, std::string_view other) {
   // Row i contains the distances from the first i characters of `one` to each prefix of `other`. Only the last three
   // rows are needed.

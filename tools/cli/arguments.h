@@ -1,5 +1,6 @@
-// Translates a command line with spellings of llama.cpp into a command line for CLI11: short flags of several letters,
-// "-ts 3,1", and empty values, "--prompt=". Makes one pass over the arguments and never interprets values.
+// Translates a command line with spellings of llama.cpp into a command line for CLI11. Such spellings are short flags
+// of several letters ("-ts 3,1") and empty values ("--prompt="). Makes one pass over the arguments and never interprets
+// values.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -26,9 +27,9 @@ std::vector<std::string> spell_out(const CLI::App& command, const std::vector<st
 std::string short_form(const std::string& flag);
 
 /// Returns " (did you mean --temp?)", or "" if no name is similar. If exactly one name begins with the text, returns
-/// this name. If several names do, returns "". Otherwise returns the name with the fewest edits (insertions, deletions,
-/// replacements, swapped neighbours): at most one edit for 3 to 5 characters, and two for more. Leading dashes do not
-/// count.
+/// this name. If several names begin with the text, returns "". Otherwise returns the name with the fewest edits
+/// (insertions, deletions, replacements, swapped neighbours). Texts of 3 to 5 characters allow one edit, and longer
+/// texts allow two edits. Leading dashes do not count.
 std::string did_you_mean(std::string_view text, std::span<const std::string> known);
 
 }  // namespace shoal::tools

@@ -1,4 +1,5 @@
-// A command of the program. It declares its flags on a CLI11 subcommand and returns a function that does its work.
+// A command of the program. A command declares its flags on a CLI11 subcommand and returns a function that does the
+// work.
 #pragma once
 
 #include <CLI/CLI.hpp>

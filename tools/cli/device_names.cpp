@@ -25,7 +25,7 @@
 namespace shoal::tools {
 namespace {
 
-/// Names of all devices of one type: the first of `types` that occurs in `listed`.
+/// Names of all devices of one type: the first type in `types` that any device of `listed` has.
 std::string names_of_first(std::span<Device* const> listed, std::initializer_list<DeviceType> types) {
   for (const DeviceType type : types) {
     std::string names;
@@ -41,14 +41,14 @@ bool has_gpus() {
   return !names_of_first(Registry::instance().devices(), {DeviceType::kGpu, DeviceType::kIntegratedGpu}).empty();
 }
 
-/// 3 for "CPU3", in any case. Returns nullopt for a name that is not a CPU device's, such as "CPU03" or "CPU-1".
+/// Number of a CPU device: 3 for "CPU3" and "cpu3". Returns nullopt for any other name, such as "CPU03" or "CPU-1".
 std::optional<int> cpu_number(std::string_view name) {
   std::string text = upper(name);
   if (!text.starts_with("CPU")) return std::nullopt;
   int number = -1;
   auto [end, error] = std::from_chars(text.data() + 3, text.data() + text.size(), number);
   bool possible = error == std::errc() && end == text.data() + text.size() && number < cpu::kMaxDevices;
-  // The number must print as the same text, so signs and leading zeros are refused.
+  // The formatted number must equal the text, so signs and leading zeros are refused.
   return possible && text == fmt::format("CPU{}", number) && number >= 0 ? std::optional(number) : std::nullopt;
 }
 
@@ -59,7 +59,7 @@ int cpus_needed(const std::vector<std::string>& names) {
   return needed;
 }
 
-/// Finds a device that `shoal devices` lists. Families of test devices also have names, but are not meant for users.
+/// Finds a device that `shoal devices` lists. Test devices, which are not meant for users, are not found.
 Device* find_listed(std::string_view name) {
   std::vector<Device*> devices = Registry::instance().devices();
   auto found = std::find_if(devices.begin(), devices.end(),
@@ -67,7 +67,7 @@ Device* find_listed(std::string_view name) {
   return found == devices.end() ? nullptr : *found;
 }
 
-/// Creates `needed` CPU devices if there are as many cores, unless the environment sets the number of devices.
+/// Creates `needed` CPU devices if the machine has as many cores, unless the environment sets the number of devices.
 void provide_cpus(int needed) {
   if (cpu::devices_from_environment() > 0 || needed < 2) return;
   int cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -199,7 +199,7 @@ std::string lack_of_devices(const BackendReg& family) {
 
 namespace {
 
-/// "CPU0+CPU1" -> "1:CPU0+1:CPU1"; names in process 0 stay as they are.
+/// "CPU0+CPU1" -> "1:CPU0+1:CPU1"; names in process 0 stay unchanged.
 std::string in_process(int process, const std::string& names) {
   std::string text;
   for (size_t begin = 0; begin < names.size();) {
@@ -291,7 +291,7 @@ std::string of_all_processes(const std::string& list, const std::function<std::s
 
 namespace {
 
-/// Finds devices of all processes by names that are the same in every process.
+/// Finds devices of all processes by their common names, such as "1:CPU0".
 std::vector<Device*> find_everywhere(ProcessGroup& group, const std::vector<std::string>& names) {
   static std::map<std::string, Device*> known;
   const bool is_new =

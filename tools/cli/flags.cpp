@@ -29,7 +29,7 @@ void add_cache_type(CLI::App& app, const std::string& flag, DType& dtype, bool* 
     }
     dtype = *named;
   };
-  const std::string choice = is_auto != nullptr ? "; auto: the widest of f16, q8_0 and q4_0 that fits" : "";
+  const std::string choice = is_auto != nullptr ? "; auto: the widest of f16, q8_0 and q4_0 that memory allows" : "";
   add_parsed(app, flag, "TYPE", read, "Data type of cached " + what + ": " + models::cache_dtype_names() + choice)
       ->default_str(std::string(name_of(dtype)));
 }
@@ -76,7 +76,7 @@ void LoadFlags::add_to(CLI::App& app) {
   app.add_flag(
       "--repack,!--no-repack", repack,
       "--repack: repack weights for the CPU kernels while loading (default); --no-repack: keep the layout of the file");
-  // This is a function because a plain flag would set the optional to false even if the flag is not given.
+  // set_mmap is needed, because a plain flag would set `mmap` to false even if the flag is not given.
   const auto set_mmap = [this](int64_t sum) { mmap = sum > 0; };
   app.add_flag("--mmap,!--no-mmap", std::function<void(int64_t)>(set_mmap),
                "--mmap: on single CPU devices, use weights in the mapped file and do not repack them (default with "
@@ -93,13 +93,13 @@ void DeviceFlags::take(const std::string& devices) {
 void DeviceFlags::add_to(CLI::App& app) {
   auto read = [this](const std::string&, const std::string& text) {
     list = text;
-    // A plug-in that comes later on the command line may provide these devices.
+    // check() resolves "all" and hosts, because a --plugin that follows on the command line may provide these devices.
     if (!names_all(text) && !text.starts_with("@")) take(text);
   };
   add_parsed(
       app, "--devices", "NAMES", read,
       "Devices to split the model over (see -sm), such as CPU0,CPU1; all: every GPU, or every CPU device if there is "
-      "no GPU. Under mpirun, the list applies to each process unless it names processes (CPU0,1:CPU0) or hosts (@0,@1)")
+      "no GPU. Under mpirun, each process uses the list unless the list names processes (CPU0,1:CPU0) or hosts (@0,@1)")
       ->default_str("all GPUs, or CPU0");
   app.add_option("--tensor-split", ratio,
                  "Share of the model for each device (with -sm layer, for each group), such as 3,1; auto: the shares "
@@ -142,7 +142,8 @@ void check_comm(const std::string& comm, models::SplitMode mode, int together) {
 
 namespace {
 
-/// With several processes, throws UsageError if a flag keeps parts of the model on the host. They have no common host.
+/// With several processes, throws UsageError if a flag keeps parts of the model on the host, because the processes have
+/// no common host.
 void check_for_processes(const DeviceFlags& flags) {
   if (processes() == nullptr) return;
   const std::string flag = flags.host.given();
@@ -217,8 +218,8 @@ std::vector<Device*> DeviceFlags::find() const {
 
 void ContextFlags::add_to(CLI::App& app, bool may_choose) {
   add_integer(app, "-c,--ctx-size", context, 0, kMostTokens,
-              "Context size in tokens; 0: the model's training context (see --fit), or in simulate and compare the "
-              "size that the test needs");
+              "Context size in tokens; 0: the model's training context (see --fit). In simulate and compare, 0 means "
+              "the size that the test needs");
   add_types_to(app, may_choose);
 }
 
@@ -239,7 +240,7 @@ void ContextFlags::add_batches_to(CLI::App& app) {
 void ContextFlags::add_checkpoints_to(CLI::App& app) {
   add_integer(app, "--ctx-checkpoints", checkpoints, 0, kMostTokens,
               "Maximum number of state checkpoints in host memory; models with recurrent or sliding-window layers need "
-              "them to rewind");
+              "checkpoints to rewind");
   add_integer(app, "--checkpoint-every-n-tokens", checkpoint_every, 0, kMostTokens,
               "Number of tokens between state checkpoints; 0: one checkpoint per question, near its end");
 }
@@ -251,7 +252,7 @@ void FitFlags::add_to(CLI::App& app) {
   };
   add_parsed(app, "--fit", "on|off", read,
              "on: shrink the context and keep parts of the model on the host until the model fits; off: change nothing")
-      ->default_str("on without -c, or with --fit-ctx or --fit-target");
+      ->default_str("on; off if -c N is given without --fit-ctx and --fit-target");
   add_integer(app, "--fit-ctx", least_context, 1, kMostTokens, kLeastContext,
               "Smallest context in tokens that --fit may choose");
   add_integer(app, "--fit-target", margin_mib, 0, int64_t{1} << 30, kMarginMib,
@@ -305,7 +306,7 @@ void SamplingFlags::add_to(CLI::App& app) {
   add_number(app, "--top-p", sampler.top_p, 0.0, 1.0,
              "Sample from the most probable tokens whose probabilities add up to this number; 1: from all tokens");
   add_number(app, "--min-p", sampler.min_p, 0.0, 1.0,
-             "Drop tokens less probable than this fraction of the best token's probability; 0: keep all tokens");
+             "Drop tokens whose probability is below this fraction of the highest probability; 0: keep all tokens");
 }
 
 void SamplingFlags::add_penalties_to(CLI::App& app) {
@@ -317,7 +318,7 @@ void SamplingFlags::add_penalties_to(CLI::App& app) {
              "Subtract this number from the logit of a recent token once per occurrence; 0: off");
   add_integer(app, "--penalty-last-n", sampler.penalty_last_n, -1, kMostTokens,
               "Number of latest tokens, including the prompt, that count as recent for penalties; 0: no penalties; -1: "
-              "all tokens (the host then samples)");
+              "all tokens (the host then samples from all logits)");
   const auto read_bias = [this](const std::string& flag, const std::string& text) {
     const size_t equals = text.find('=');
     require<InvalidArgument>(equals != std::string::npos, "{}: '{}' is not ID=VALUE, such as 15=-2.5", flag, text);
@@ -327,7 +328,7 @@ void SamplingFlags::add_penalties_to(CLI::App& app) {
   };
   add_repeated(app, "--logit-bias", "ID=VALUE", read_bias,
                "Add VALUE to the logit of the token with this ID, such as 15=-2.5; -1e9 bans the token; may be "
-               "repeated. With values above 0, the host samples");
+               "repeated. With a VALUE above 0, the host samples from all logits");
 }
 
 void SamplingFlags::add_candidates_to(CLI::App& app) {
@@ -335,7 +336,7 @@ void SamplingFlags::add_candidates_to(CLI::App& app) {
   add_integer(app, "--top-k", sampler.top_k, 0, kMost, "Number of most probable tokens to sample from; 0: all tokens");
   app.add_flag(
       "--sample-on-host", on_host,
-      "Copy all logits to the host and sample there; by default, the devices select the best tokens (at most 256)");
+      "Copy all logits to the host for sampling; by default, only the highest logits (at most 256) are copied");
 }
 
 int64_t SamplingFlags::candidates(int64_t listed) const {

@@ -23,7 +23,7 @@
 
 namespace shoal::tools {
 
-/// Value of --tensor-split with which the chooser finds the shares.
+/// Value of --tensor-split that lets the chooser find the shares.
 inline constexpr std::string_view kAutoRatio = "auto";
 
 /// -m
@@ -49,8 +49,8 @@ struct SingleDevicesFlag {
   std::vector<Device*> find(const std::function<std::string()>& all) const;
 };
 
-/// Maximum number of devices that exchange data by collectives: with -sm layer, the devices of the largest group;
-/// otherwise all devices.
+/// Maximum number of devices that exchange data by collectives. With -sm layer, this is the size of the largest group.
+/// Otherwise, this is the number of all devices.
 int devices_together(models::SplitMode mode, std::span<const int> group_sizes);
 
 /// -dev -ts -t --plugin, and the placement flags in SplitFlags and HostFlags
@@ -61,10 +61,10 @@ struct DeviceFlags {
   std::string ratio;               ///< "auto": the chooser finds the shares
   int threads = 0;
   void add_to(CLI::App& app);
-  /// Completes and checks the flags. If `ratio` names a profile (split_profile.h), reads it and uses its devices and
-  /// mode unless the user set them. If no devices are named, uses default_devices(); "all" becomes all_devices(). Both
-  /// need the plug-ins, so this call loads them. Throws UsageError for an invalid ratio, and for a ratio whose number
-  /// of shares differs from the number of devices or groups.
+  /// Completes and checks the flags. If `ratio` names a profile (split_profile.h), reads the profile. Uses the
+  /// profile's devices and mode unless the user named others. If no devices are named, uses default_devices(); "all"
+  /// becomes all_devices(). These two functions need the plug-ins, so this call loads them. Throws UsageError for an
+  /// invalid ratio, and for a ratio whose number of shares differs from the number of devices or groups.
   void check();
   void take(const std::string& devices);
   /// SplitFlags::warn_of_ways() for these devices.
@@ -76,9 +76,9 @@ struct DeviceFlags {
   /// Loads the plug-ins and returns the named devices (device_names.h).
   std::vector<Device*> find() const;
   models::DeviceGroups find_groups() const;
-  /// Divides `devices`, one for each name, into the groups of the names.
+  /// Divides `devices` into the groups of the names. `devices` contains one device for each name.
   models::DeviceGroups grouped(std::span<Device* const> devices) const;
-  /// The request that these flags make for the groups. With "auto", the shares are free.
+  /// The request that these flags make for the groups. With "auto", the chooser finds the shares.
   tuning::Asked asked(models::DeviceGroups groups) const;
 
   std::string list;  ///< value of --devices; "" if not given
@@ -88,7 +88,8 @@ struct DeviceFlags {
   HostFlags host;
 };
 
-/// Throws UsageError if --comm names an implementation that needs several devices. `together`: devices_together().
+/// Throws UsageError if --comm names an implementation that needs several devices, but `together` is 1. `together`:
+/// devices_together().
 void check_comm(const std::string& comm, models::SplitMode mode, int together);
 
 /// --mmap --no-mmap --repack --no-repack
@@ -109,7 +110,7 @@ struct ContextFlags {
   int64_t ubatch = 512;
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
-  bool auto_k = false, auto_v = false;  ///< choose the widest type that fits
+  bool auto_k = false, auto_v = false;  ///< whether to choose the widest type that fits
   bool op_offload = true;
   int64_t checkpoints = 8;
   int64_t checkpoint_every = 8192;
@@ -127,9 +128,9 @@ struct FitFlags {
   std::optional<bool> on;                            ///< nullopt: not given
   std::optional<int64_t> least_context, margin_mib;  ///< nullopt: not given
   void add_to(CLI::App& app);
-  /// Lets the context shrink and parts of the model stay on the host. By default, only the training context (-c 0)
-  /// shrinks. With --fit on, or with --fit-ctx or --fit-target, an explicit -c also shrinks. Failing to fit is an error
-  /// with --fit on or an explicit -c.
+  /// Lets the context shrink and parts of the model stay on the host. Without --fit, does so only with the training
+  /// context (-c 0), with --fit-ctx or with --fit-target. With --fit on or an explicit -c, a model that does not fit is
+  /// an error.
   void put_into(tuning::Asked& asked) const;
 };
 
@@ -137,8 +138,8 @@ struct FitFlags {
 struct WorkloadFlags {
   std::optional<int64_t> prompt, generate, depth;  ///< nullopt: not given
   void add_to(CLI::App& app);
-  /// The work to predict. Default counts shrink to fit into the context. Throws InvalidArgument if given counts do not
-  /// fit.
+  /// The work to predict. Default counts shrink to fit into the context. Throws InvalidArgument if counts from the
+  /// command line do not fit.
   tuning::Workload workload(int64_t context) const;
 };
 

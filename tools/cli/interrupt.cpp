@@ -35,8 +35,8 @@ void catch_signal(int number) {
 }
 
 constexpr std::string_view kMessage =
-    "shoal: error: a mapped file can no longer be read: it was truncated, or its disk failed; do not change a model "
-    "file in use, or copy it into memory (--no-mmap)\n";
+    "shoal: error: a mapped file can no longer be read: it was truncated, or its disk failed; a model file in use "
+    "must not change, unless --no-mmap copies it into memory\n";
 
 // Calls only functions that are allowed in a signal handler.
 void on_bus_error(int number, siginfo_t* info, void*) {
@@ -45,7 +45,7 @@ void on_bus_error(int number, siginfo_t* info, void*) {
     return;
   }
   const ssize_t written = write(STDERR_FILENO, kMessage.data(), kMessage.size());
-  (void)written;  // a failure here has no remedy
+  (void)written;  // a failed write has no remedy
   _exit(kFailed);
 }
 

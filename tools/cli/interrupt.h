@@ -5,14 +5,14 @@
 
 namespace shoal::tools {
 
-/// Makes the first SIGINT and the first SIGTERM only set a flag. Writes that wait for a slow reader continue. A signal
-/// that was ignored when the program started, as in background jobs of scripts, stays ignored.
+/// After this call, the first SIGINT and the first SIGTERM only set a flag. Writes that wait for a slow reader
+/// continue. A signal that was ignored when the program started, as in background jobs of scripts, stays ignored.
 void catch_interrupts();
-/// Ignores SIGINT in this process from now on, and discards an earlier one. Another process handles it.
+/// Ignores SIGINT in this process from now on, and discards an earlier SIGINT. Another process handles SIGINT.
 void leave_interrupts_to_others();
 /// Whether SIGINT or SIGTERM has arrived. May be called from any thread.
 bool interrupted();
-/// Whether the signal was SIGTERM. May be called from any thread.
+/// Whether SIGTERM has arrived. May be called from any thread.
 bool terminated();
 /// Discards a recorded SIGINT, so that the next SIGINT counts as the first. A SIGTERM stays recorded.
 void clear_interrupt();

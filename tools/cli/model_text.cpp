@@ -15,7 +15,7 @@
 namespace shoal::tools {
 namespace {
 
-/// A value of general.file_type that names a mix of types.
+/// A value of general.file_type that names a mix of data types.
 struct FileType {
   uint32_t number;
   const char* name;

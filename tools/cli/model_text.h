@@ -10,8 +10,8 @@ namespace shoal::tools {
 
 /// A count with `digits` digits after the decimal point: "8.03 B" for 8030261312, 2 digits and the gap " ".
 std::string short_count(int64_t count, int digits, const char* gap);
-/// "llama 4.9M Q8_0": architecture, number of parameters, and the type that the file names, or else the type of most of
-/// its bytes.
+/// "llama 4.9M Q8_0": architecture, number of parameters and data type. If the file names no type, the result contains
+/// the type of most bytes of the file.
 std::string describe_model(const models::Model& model);
 int64_t count_parameters(const models::GgufFile& file);
 

@@ -46,7 +46,7 @@ CLI::Option* add_repeated(CLI::App& app, const std::string& names, const char* t
 CLI::Option* add_list(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,
                       const std::string& help);
 
-/// Runs a check and puts the name of the flag in front of its error.
+/// Runs a check. If the check throws, puts the name of the flag in front of the error message.
 template <class Check>
 void naming(const std::string& flag, const Check& check) {
   try {

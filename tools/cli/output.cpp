@@ -16,7 +16,7 @@ bool is_quiet = false;
 [[noreturn]] void fail_output(int error) {
   if (error == EPIPE) throw OutputClosed();
   fail<OutputError>("cannot write to stdout: {}; {}", std::strerror(error),
-                    error == EFBIG ? "raise `ulimit -f`" : "check the disk or pipe it goes to");
+                    error == EFBIG ? "raise `ulimit -f`" : "check the disk or pipe of stdout");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Output of the program. Results go to stdout, and every write is checked. Messages go to stderr, and failing to write
-// them never stops the program. One thread at a time.
+// Output of the program. Results go to stdout, and every write is checked. Messages go to stderr, and a message that
+// cannot be written never stops the program. Only one thread at a time may use these functions.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@
 
 namespace shoal::tools {
 
-/// Thrown if results cannot be written, so that further work would be useless.
+/// Thrown if results cannot be written. Further work would be useless.
 class OutputError : public DeviceError {
  public:
   using DeviceError::DeviceError;
@@ -24,7 +24,7 @@ class OutputClosed : public OutputError {
   OutputClosed() : OutputError("stdout has no reader") {}
 };
 
-/// Stops all results and messages of this process, except by write_line().
+/// Suppresses all further results and messages of this process, except the lines of write_line().
 void be_quiet();
 /// Writes to stdout and flushes it. Throws OutputError ("cannot write to stdout: No space left on device; ...").
 void write_out(std::string_view text);
@@ -32,7 +32,7 @@ void write_out(std::string_view text);
 void write_err(std::string_view text) noexcept;
 /// Writes to stderr, even after be_quiet().
 void write_line(std::string_view text) noexcept;
-/// Throws OutputError if anything written to stdout was lost.
+/// Throws OutputError if any output to stdout was lost.
 void finish_out();
 
 /// Prints indented JSON and a newline. Invalid UTF-8 becomes U+FFFD; NaN and infinity become null.

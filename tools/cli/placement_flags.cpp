@@ -89,8 +89,8 @@ void HostFlags::add_to(CLI::App& app) {
   add_list(app, "--override-tensor", "PATTERN=DEVICE", read_override,
            "Place weights whose names match the regular expression PATTERN on DEVICE; CPU: the host's CPU");
   add_integer(app, "--offload-batch", offload_batch, 0, kMostTokens,
-              "Smallest batch in tokens for which weights kept on the host are copied to the devices; smaller batches "
-              "are computed on the host. 0: each device decides");
+              "Minimum batch size in tokens at which weights on the host are copied to the devices; smaller batches "
+              "are computed on the host. 0: each device chooses this minimum");
 }
 
 void HostFlags::put_into(models::PlacementOptions& options) const {

@@ -32,14 +32,14 @@ struct SplitFlags {
 struct HostFlags {
   int64_t device_layers = -1;
   int64_t expert_layers = 0;
-  bool experts = false;  ///< the experts of all layers
+  bool experts = false;  ///< whether the experts of all layers stay on the host
   bool cache = false;
   std::vector<models::TensorOverride> overrides;
   int64_t offload_batch = 0;
 
   void add_to(CLI::App& app);
   void put_into(models::PlacementOptions& options) const;
-  /// The first of these flags that the user gave, such as "-ngl 4"; "" if everything is on the devices.
+  /// The first of these flags that the user gave, such as "-ngl 4"; "" if no flag keeps parts of the model on the host.
   std::string given() const;
 };
 

@@ -26,9 +26,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// kNoticeWait: time for a message of another process to arrive. kGrace: time for work to end by itself after a
-/// failure. kFailureNotice: time to write a line. kPollInterval: interval of polling. mpirun sends SIGKILL a second
-/// after SIGTERM.
+/// Waiting times after a failure or a signal. Their sum is less than a second, because mpirun sends SIGKILL a second
+/// after SIGTERM. kNoticeWait: until a message of another process arrives. kGrace: until the process exits by itself.
+/// kFailureNotice: until a line is written. kPollInterval: between two polls.
 constexpr milliseconds kNoticeWait{300}, kGrace{400}, kFailureNotice{100}, kPollInterval{20};
 
 /// Never destroyed, because threads of the group may run after the program's static objects were destroyed.
@@ -36,9 +36,9 @@ std::atomic<ProcessGroup*> joined{nullptr};
 std::atomic<bool> has_reported{false}, takes_line{false}, has_written{false};  // set at most once, and only with
                                                                                // several processes
 std::atomic<bool> is_alone{false};
-std::atomic<int> own_code{kSuccess};  // valid after all processes have left
+std::atomic<int> own_code{kSuccess};  // exit code, valid after all processes have left the group
 
-/// If several processes of a host may use the same cores, each process gets a share of these cores.
+/// If several processes of a host may use the same cores, divides these cores among the processes.
 void divide_cores(ProcessGroup* group) {
   const std::vector<UsableCore> usable = usable_cores();
   std::string text;
@@ -52,8 +52,8 @@ void divide_cores(ProcessGroup* group) {
   cpu_set_t own;
   CPU_ZERO(&own);
   for (const int number : shares[static_cast<size_t>(place)]) CPU_SET(number, &own);
-  // Limits all threads of the process, including MPI's threads. Otherwise the process could still use the cores of an
-  // unlimited thread.
+  // Limits all threads of the process, including MPI's threads. Otherwise an unlimited thread could use the cores of
+  // other processes.
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
     sched_setaffinity(std::stoi(entry.path().filename().string()), sizeof(own), &own);
   }
@@ -69,8 +69,8 @@ std::string ended_by_signal() {
                       : "ended by SIGINT (Ctrl-C)";
 }
 
-/// Whether this process must exit soon. Once it has joined the group, process 0 handles Ctrl-C for all processes.
-/// Before that, this process handles Ctrl-C itself.
+/// Whether this process must exit soon. After this process has joined the group, process 0 handles Ctrl-C for all
+/// processes. Before joining, this process handles Ctrl-C itself.
 bool must_end() {
   return have_failed() || terminated() || (joined == nullptr && interrupted());
 }
@@ -80,9 +80,10 @@ bool must_end() {
   do {
     while (!must_end()) std::this_thread::sleep_for(kPollInterval);
     for (int i = 0; !have_failed() && i < kNoticeWait / kPollInterval; ++i) std::this_thread::sleep_for(kPollInterval);
-  } while (!must_end());  // false if this process has joined meanwhile; then process 0 handles the SIGINT
+  } while (!must_end());  // must_end() is false if this process has joined meanwhile; then process 0 handles SIGINT
   std::this_thread::sleep_for(kGrace);
-  // If the run succeeded, only MPI_Finalize() hangs. This may happen after mpirun has begun to end other processes.
+  // If this process still runs although all processes have left the group without a failure, MPI_Finalize() hangs. The
+  // cause may be that mpirun has begun to end other processes.
   const ProcessGroup* group = joined;
   if (group != nullptr && group->all_have_left() && !group->has_failed()) {
     std::this_thread::sleep_for(kFailureNotice);
@@ -90,7 +91,7 @@ bool must_end() {
   }
   const bool by_sigint = !have_failed() && !terminated();
   const auto say = [] { report(ended_by_signal(), kFailed); };
-  // Informing the other processes may hang. Another thread does it, and this thread waits only briefly.
+  // Informing the other processes may hang. So a second thread informs them, and this thread waits only briefly.
   std::thread(say).detach();
   std::this_thread::sleep_for(kPollInterval);
   say();
@@ -121,7 +122,7 @@ std::string broadcast_report(ProcessGroup& group, std::string_view message) {
     group.throw_if_failed();
   } catch (const CommError& error) {
     const std::string told = error.what();
-    // The failure here may have caused the other failure, so the line names both.
+    // The failure of this process may have caused the other failure, so the line contains both messages.
     if (came_first || told.find(message) != std::string::npos || message.find(told) != std::string_view::npos)
       return told;
     return fmt::format("{}; in {}: {}", told, group.describe(group.own()), message);
@@ -171,7 +172,7 @@ int run_among_processes(const std::function<int()>& body) {
     end(kFailed);
   }
   int code = kSuccess;
-  bool is_cut_off = false;  // a signal stopped this process, and the other processes with it
+  bool is_cut_off = false;  // whether a signal stopped this process and the other processes
   try {
     code = body();
   } catch (const Interrupted&) {
@@ -181,11 +182,11 @@ int run_among_processes(const std::function<int()>& body) {
   // mpirun may have sent the signal because another process failed. The message of that failure may still arrive.
   for (int i = 0; interrupted() && !group->has_failed() && i < kNoticeWait / kPollInterval; ++i)
     std::this_thread::sleep_for(kPollInterval);
-  // mpirun also ends the other processes, so MPI_Finalize() might wait for them forever.
+  // On SIGTERM, mpirun also ends the other processes, so MPI_Finalize() might wait for these processes forever.
   is_cut_off |= terminated();
   if (group->has_failed() || is_cut_off || (code != kSuccess && code != interrupt_code())) {
     report(is_cut_off              ? ended_by_signal()
-           : code == kOutputClosed ? "the reader of stdout closed it"
+           : code == kOutputClosed ? "the reader of stdout closed the pipe"
                                    : "the command failed",
            kFailed);
     end(code == kSuccess ? kFailed : code);
@@ -202,8 +203,8 @@ int run_among_processes(const std::function<int()>& body) {
 
 void report_failure(std::string_view message, const std::function<void(std::string_view)>& write) noexcept {
   thread_local bool tells = false;
-  if (tells) return;  // reporting a failure has failed
-  // Waits only briefly, because the thread that reports may be stuck.
+  if (tells) return;  // this thread has failed while it reported a failure
+  // Waits only briefly, because the thread that writes the line may be stuck.
   const auto wait_for_line = [] {
     for (int i = 0; !has_written && i < kFailureNotice / kPollInterval; ++i) std::this_thread::sleep_for(kPollInterval);
   };

@@ -18,14 +18,14 @@ void work_alone();
 bool is_leader();
 
 /// Runs the program, and joins the other processes if there are any. `body` returns the exit code. With several
-/// processes, a failure in any of them exits this process inside the call, and only process 0 handles Ctrl-C. With a
-/// single process, passes on the Interrupted that `body` throws.
+/// processes, a failure in any process exits this process during the call, and only process 0 handles Ctrl-C. With a
+/// single process, passes on an Interrupted that `body` throws.
 int run_among_processes(const std::function<int()>& body);
 
 /// Reports a failure of this process: passes the line for users to `write`. With several processes, first reports the
 /// failure to all other processes. The line then names process and host, or an earlier failure of another process. Each
-/// process writes only one line. If several threads fail, later threads wait until the line is written, or briefly if
-/// the first thread is stuck.
+/// process writes only one line. If several threads fail, the first thread writes the line, and the other threads wait
+/// briefly for it.
 void report_failure(std::string_view message, const std::function<void(std::string_view)>& write) noexcept;
 
 }  // namespace shoal::tools

@@ -46,8 +46,8 @@ constexpr std::array kCommands = std::to_array<Command>({
      Spread::kEverywhere},
 });
 
-/// Maximum length of a message in characters. Untrusted text is already cut when it is put into a message; this limit
-/// is a safeguard.
+/// Maximum length of a message in characters. Untrusted text in messages is already shortened, so this limit is only a
+/// safeguard.
 constexpr size_t kLongestMessage = 2000;
 
 const std::vector<std::string> kOwnFlags{"-h", "--help", "--version"};
@@ -63,16 +63,16 @@ void check_command(const std::vector<std::string>& args) {
     if (!args.empty() && args.front() == command.name) return;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", command.name);
   }
-  if (args.empty()) throw UsageError(fmt::format("no command; name one of {}", known));
+  if (args.empty()) throw UsageError(fmt::format("no command; the commands are {}", known));
   if (is_own_flag(args.front())) return;
   if (args.front().starts_with("-")) {
-    throw UsageError(fmt::format("{} comes before the command{}; name one of {} first", args.front(),
+    throw UsageError(fmt::format("{} comes before the command{}; begin with a command: {}", args.front(),
                                  did_you_mean(args.front(), kOwnFlags), known));
   }
   std::vector<std::string> names;
   for (const Command& command : kCommands) names.emplace_back(command.name);
-  throw UsageError(
-      fmt::format("there is no command '{}'{}; there are {}", args.front(), did_you_mean(args.front(), names), known));
+  throw UsageError(fmt::format("there is no command '{}'{}; the commands are {}", args.front(),
+                               did_you_mean(args.front(), names), known));
 }
 
 /// The command line as CLI11 expects it: translated and in reverse order.
@@ -206,7 +206,8 @@ int finish_after(const std::function<void()>& body, const std::function<void(con
 namespace {
 
 /// After a collective times out, the other devices stop, and the error is reported as usual. If the time-out is still
-/// active after a second, the thread that waits for the devices is stuck forever, and the program exits without it.
+/// active after a second, the thread that waits for the devices is stuck forever. The program then exits without
+/// waiting for this thread.
 void end_if_stuck(const std::string& error) {
   std::this_thread::sleep_for(std::chrono::seconds(1));
   if (open_timeouts() == 0) return;
@@ -218,7 +219,7 @@ void on_time_out(std::string_view message) {
   try {
     std::thread(end_if_stuck, std::string(message)).detach();
   } catch (const std::exception&) {
-    // The error is still reported, unless the rank is stuck forever.
+    // The error is still reported, unless the thread that waits for the devices is stuck forever.
   }
 }
 

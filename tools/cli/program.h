@@ -13,18 +13,20 @@ inline constexpr int kFailed = 1;
 inline constexpr int kUsage = 2;           ///< the command line is invalid for every model and machine
 inline constexpr int kOutputClosed = 141;  ///< the reader closed stdout; shells report this code for SIGPIPE
 
-/// Runs a command line, which excludes the program's name, and reports all failures. Returns the exit code: 128 + n if
-/// signal n ended the run.
+/// Runs a command line, without the program's name, and reports all failures. Returns the exit code: 128 + n if signal
+/// n ended the run.
 int run_program(const std::vector<std::string>& args) noexcept;
 
 /// Prints the message as one line without control characters and returns `code`.
 int report(std::string_view message, int code) noexcept;
-/// Reports the exception that is being handled, and adds a remedy if its text has none. Call it in a catch block.
+/// Reports the exception that is being handled, and adds a remedy if the text of the exception has none. Call this
+/// function in a catch block.
 int report_current(int code) noexcept;
 /// The text that report_current() would print.
 std::string describe_current();
 /// Runs `body`, then `finish`, which prints the results so far. `finish` receives the message of a failure, or "".
-/// Returns the exit code. Passes on an OutputError without calling `finish`, and Interrupted after calling it.
+/// Returns the exit code. Passes on an OutputError without calling `finish`. Passes on Interrupted after calling
+/// `finish`.
 int finish_after(const std::function<void()>& body, const std::function<void(const std::string& error)>& finish);
 /// Prints a warning.
 void warn(std::string_view message) noexcept;

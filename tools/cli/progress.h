@@ -1,6 +1,6 @@
-// A one-line progress bar on a terminal: "loading  [#####.....]  52%  1.1 GiB of 2.1 GiB, 1.62 GB/s". It is cut at the
-// terminal's width and drawn only with carriage returns and blanks, which every terminal understands. It is hidden if
-// stderr is not a terminal. One thread at a time; the destructor removes the line.
+// A one-line progress bar on a terminal: "loading [#####.....]  52%  1.1 GiB of 2.1 GiB, 1.62 GB/s". The bar is cut at
+// the terminal's width and drawn only with carriage returns and blanks, which every terminal understands. The bar is
+// hidden if stderr is not a terminal. Only one thread at a time may use the bar. The destructor removes the line.
 #pragma once
 
 #include <chrono>
@@ -19,9 +19,9 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// Redraws at most every 50 ms, and at the end. Shows bytes, and bytes per second since the bar was made.
+  /// Redraws at most every 50 ms, and at the end. Shows bytes, and the mean number of bytes per second.
   void update(size_t done, size_t total);
-  /// Does the same for other units: "probing  [###...]  20%  CPU0 q4_0".
+  /// Redraws with the text `detail` instead of bytes: "probing  [###...]  20%  CPU0 q4_0".
   void update(size_t done, size_t total, const std::string& detail);
   /// Removes the line, so that other text can be printed.
   void clear();
@@ -29,7 +29,7 @@ class ProgressBar {
  private:
   std::string label_;
   bool visible_;
-  size_t shown_ = 0;  ///< columns of the current line
+  size_t shown_ = 0;  ///< number of columns in the current line
   std::chrono::steady_clock::time_point last_{}, begin_ = std::chrono::steady_clock::now();
 };
 

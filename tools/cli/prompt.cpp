@@ -66,8 +66,8 @@ std::string read_text_file(const std::string& path, std::string_view what) {
 void warn_of_tokenizer(const models::GgufFile& file, const models::Tokenizer& tokenizer) {
   if (!tokenizer.guesses_pieces()) return;
   warn(
-      fmt::format("{}: key 'tokenizer.ggml.pre' does not name a pre-tokenizer; GPT-2's is used, so the output may be "
-                  "poor; convert the model again",
+      fmt::format("{}: key 'tokenizer.ggml.pre' does not name a pre-tokenizer; the GPT-2 expressions are used, so the "
+                  "output may be poor; convert the model again",
                   file.path()));
 }
 
@@ -100,7 +100,7 @@ void check_length(std::span<const int32_t> tokens, const models::SessionSize& si
 
 void warn_of_context(const models::Hparams& hparams, int64_t context) {
   if (context <= hparams.context) return;
-  warn(fmt::format("a context of {} exceeds the {} tokens that the model was trained for; expect poor text beyond them",
+  warn(fmt::format("a context of {} exceeds the {} tokens that the model was trained for; longer texts may be poor",
                    context, hparams.context));
 }
 

@@ -23,13 +23,13 @@ struct PromptFlags {
   void add_to(CLI::App& app);
   bool given() const { return text || file; }
   /// Returns the prompt, without one final newline: the text of -p, standard input (`-p -`, `-f -`), or the content of
-  /// the file. Blocks until a pipe ends, and consumes it. Call it once, before catch_interrupts(). Throws
-  /// InvalidArgument for a file that cannot be read, has no text, or is longer than any prompt.
+  /// the file. If the input is a pipe, reads until the pipe ends, so call this function only once. Call it before
+  /// catch_interrupts(). Throws InvalidArgument for a file that cannot be read, has no text, or is larger than 64 MiB.
   std::string read() const;
 };
 
 /// Reads a file or pipe as UTF-8 text. `what` names the text in errors, such as "prompt". Throws InvalidArgument for a
-/// file that cannot be read or is longer than any prompt. Throws Interrupted after catch_interrupts().
+/// file that cannot be read or is larger than 64 MiB. After catch_interrupts(), a signal throws Interrupted.
 std::string read_text_file(const std::string& path, std::string_view what);
 
 /// Prints one line on stderr if the file does not name a pre-tokenizer.

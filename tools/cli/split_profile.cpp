@@ -74,7 +74,7 @@ SplitProfile read_split_profile(std::string_view ratio) {
   std::string text;
   naming("--tensor-split", [&] {
     text = read_file(
-        {.path = path, .what = "profile", .remedy = "check the path, or write one with scripts/tune_split.py"});
+        {.path = path, .what = "profile", .remedy = "check the path, or write a profile with scripts/tune_split.py"});
   });
   return parse_split_profile(text, path);
 }
@@ -87,8 +87,8 @@ SplitProfile parse_split_profile(std::string_view json, std::string_view path) {
   } catch (const InvalidArgument& error) {
     fail_profile(path, error.what());
   } catch (const Json::exception& error) {
-    // Example: "[json.exception.out_of_range.403] key 'devices' not found". Only the text after the bracket is for
-    // users.
+    // An example of the error is "[json.exception.out_of_range.403] key 'devices' not found". Users see only the text
+    // after the bracket.
     const std::string_view what = error.what();
     fail_profile(path, what.substr(what.find("] ") + 2));
   }
@@ -102,8 +102,8 @@ void check_profile(const SplitProfile& profile, const std::string& devices, mode
   require<InvalidArgument>(
       upper(fmt::format("{}", fmt::join(names, ","))) == upper(fmt::format("{}", fmt::join(own, ","))) &&
           sizes(devices) == sizes(profile.device_list()),
-      "--tensor-split @{}: the profile is for {} device(s), {}, but --devices names {}, {}; omit --devices, or tune a "
-      "profile for these devices",
+      "--tensor-split @{}: the profile is for {} device(s) ({}), but --devices names {} ({}); omit --devices, or tune "
+      "a profile for these devices",
       profile.path, own.size(), profile.device_list(), names.size(), devices);
   require<InvalidArgument>(profile.mode == mode,
                            "--tensor-split @{}: the profile is for -sm {}, not for -sm {}; use -sm {}", profile.path,

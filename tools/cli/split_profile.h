@@ -20,7 +20,7 @@ namespace shoal::tools {
 
 struct SplitProfile {
   std::string path;
-  std::string model_file, model_type;  ///< empty if the profile does not name it
+  std::string model_file, model_type;  ///< empty if the profile does not contain the key
   std::vector<std::string> devices;
   std::vector<double> shares;  ///< one share for each entry of `devices`
   models::SplitMode mode = models::SplitMode::kTensor;
@@ -35,10 +35,11 @@ bool names_profile(std::string_view ratio);
 /// example.
 SplitProfile read_split_profile(std::string_view ratio);
 SplitProfile parse_split_profile(std::string_view json, std::string_view path);
-/// Throws InvalidArgument if the profile is for other devices or for another split mode. The message names both.
+/// Throws InvalidArgument if the profile is for other devices or for another split mode. The message contains both
+/// values.
 void check_profile(const SplitProfile& profile, const std::string& devices, models::SplitMode mode);
-/// Warns on stderr if the profile was made for another model. Compares model types if the profile contains one, because
-/// files may be renamed; otherwise compares file names.
+/// Warns on stderr if the profile was made for another model. Compares the model types, because files may be renamed.
+/// If the profile contains no model type, compares the file names.
 void warn_of_profile(const SplitProfile& profile, const models::Model& model);
 
 }  // namespace shoal::tools

@@ -10,7 +10,7 @@
 
 namespace shoal::tools {
 
-/// Shares as shown in tables. Numbers with a decimal point are rounded to three significant digits:
+/// Shares as printed in tables. Numbers with a decimal point are rounded to three significant digits:
 /// "0.505986219,0.494013781" becomes "0.506,0.494". Other text is unchanged.
 std::string short_shares(std::string_view shares);
 /// Converts the letters a to z to upper case.
@@ -24,9 +24,9 @@ std::string build_commit();
 std::string describe(std::span<Device* const> devices, bool cpus);
 
 /// Version, commit, compiler, instruction sets of the CPU kernels, and availability of CUDA devices, one line each.
-/// Loads the plug-ins found automatically.
+/// Loads the plug-ins that are found automatically.
 std::string version_text();
-/// "shoal 0.1.0 (commit 1234abc)"
+/// Version and commit, such as "shoal 0.1.0 (commit 1234abc)".
 std::string version_line();
 
 /// The CUDA line of version_text(): "yes, FILE (2 device(s))", or "no, " and the reason.

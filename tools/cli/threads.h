@@ -12,7 +12,7 @@ namespace shoal::tools {
 /// loading threads.
 int threads_needed(std::span<Device* const> devices, int threads);
 
-/// Starts `count` threads and ends them. Throws DeviceError with a remedy if the system does not start all of them.
+/// Starts `count` threads and ends them. Throws DeviceError with a remedy if the system does not start all threads.
 void require_threads(int count);
 
 }  // namespace shoal::tools

@@ -1,4 +1,4 @@
-// shoal bench: measures prompt and generation speed over lists of devices, ratios, threads and sizes.
+// shoal bench: measures prompt and generation speed for lists of devices, ratios, thread counts and token counts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct MeasureFlags : BenchFlags {
   TraceFlag trace;
 };
 
-/// Finds the devices of all setups together, because the number of CPU devices must not change between two setups.
+/// Finds the devices of all setups in one call, because the number of CPU devices must not change between two setups.
 void find_all(const std::vector<BenchSetup>& setups) {
   std::vector<std::string> names;
   for (const BenchSetup& setup : setups)
@@ -125,7 +125,7 @@ int bench(MeasureFlags flags, Tracer* tracer) {
   flags.candidates = flags.sampling.candidates();
   find_all(setups);
   BenchColumns columns = flags.columns(setups, tests);
-  columns.shares_follow = false;  // each row is printed after its measurement, because rows take minutes
+  columns.shares_follow = false;  // rows are printed at once, because each measurement takes minutes
   BenchReport report(flags.format, columns);
   const auto measure_all = [&] {
     for (const BenchSetup& setup : setups) measure_setup(flags, setup, tests, report, tracer);

@@ -27,7 +27,7 @@ struct BenchCommFlags {
   double factor = 2.0;
   std::vector<Collective> ops{Collective::kAllReduce};
   std::vector<DType> dtypes{DType::kF32};
-  std::vector<std::string> comms;  ///< empty: the implementation of SHOAL_COMM
+  std::vector<std::string> comms;  ///< empty: the implementation that SHOAL_COMM names
   CommBenchOptions options;
   OutputFlag output;
   bool calibrate = false;
@@ -37,7 +37,7 @@ struct BenchCommFlags {
       throw UsageError(fmt::format("--min-bytes {} is more than --max-bytes {}", min_bytes, max_bytes));
     }
     if (calibrate && processes() != nullptr) {
-      throw UsageError("--calibrate is for devices of one process; start it without mpirun or srun");
+      throw UsageError("--calibrate is for devices of one process; start shoal without mpirun or srun");
     }
   }
 };
@@ -99,7 +99,7 @@ void measure_sizes(CommBench& bench, const CommImplementation& implementation, C
   for (const size_t size : sizes_of(flags)) {
     if (interrupted()) throw Interrupted();
     c = case_of_size(c.kind, c.dtype, c.ranks, size);
-    if (c.part == latest) continue;  // consecutive small sizes may round up to the same message
+    if (c.part == latest) continue;  // consecutive small sizes may round up to the same message size
     latest = c.part;
     report.add(bench.measure(implementation, c, flags.options, interrupted));
   }
@@ -210,7 +210,7 @@ CommandBody define_bench_comm(CLI::App& app) {
               "1: count wrong elements in one extra collective; 0: do not check the results")
       ->default_str("1");
   app.add_flag("--calibrate", flags->calibrate,
-               "Find two sizes and save them for these devices instead of printing a table: the largest size at which "
+               "Instead of printing a table, save two message sizes for these devices: the largest size at which "
                "one-shot p2p is faster than two-shot p2p, and the smallest size at which NCCL is faster than p2p");
   flags->plugins.add_to(app);
   return [flags] { return bench_comm(*flags); };

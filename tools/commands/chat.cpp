@@ -29,8 +29,8 @@ namespace shoal::tools {
 namespace {
 
 constexpr const char* kSpace = " \t\r\n";
-// Number of prompt tokens that are evaluated after a checkpoint. Templates may render the end of a prompt differently
-// once the answer is part of the history, and the session then rewinds to the checkpoint.
+// Number of tokens at the end of a prompt that are evaluated after a checkpoint. In a later prompt, which contains the
+// answer, a template may render these tokens differently. The session then rewinds to the checkpoint.
 constexpr size_t kApart = 16;
 
 struct Flags {
@@ -68,8 +68,8 @@ class Chat {
     options_.apart = kApart;
   }
 
-  /// Prints the answer while it is generated. If the question fails or gets no answer, removes it from the
-  /// conversation, because templates may refuse an empty answer or two consecutive questions.
+  /// Prints the answer during its generation. If an error occurs or the answer is empty, removes the question from the
+  /// conversation. Otherwise a template might refuse an empty answer or two consecutive questions.
   void answer(const std::string& question) {
     const nlohmann::json before = conversation_.messages();
     conversation_.add_user(attached_ + question);
@@ -94,8 +94,8 @@ class Chat {
   }
 
  private:
-  /// Answers the last question. If that fails or the answer is empty, restores the messages `before`. Returns false for
-  /// an empty answer.
+  /// Answers the last question. If an error occurs or the answer is empty, restores the messages `before`. Returns
+  /// false for an empty answer.
   bool answer_or_restore(const nlohmann::json& before, std::string_view consequence) {
     try {
       if (generate_answer()) return true;
@@ -128,7 +128,7 @@ class Chat {
           "the context of {} tokens is full (-c); the oldest questions are dropped when you ask the next question",
           session_.context()));
     }
-    options_.sampler.seed += 1;  // otherwise all answers would begin with the same random draws
+    options_.sampler.seed += 1;  // otherwise all answers would use the same random numbers
     if (printer.said().find_first_not_of(kSpace) == std::string::npos) return false;
     conversation_.add_answer(printer.said(), printer.thought());
     return true;
@@ -144,7 +144,7 @@ class Chat {
     write_out(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   }
 
-  /// Renders the prompt. If it leaves too little room for an answer in the context, drops the oldest questions.
+  /// Renders the prompt. If the prompt leaves too little room for an answer in the context, drops the oldest questions.
   Conversation::Prompt prompt_that_fits() {
     const int64_t context = session_.context();
     const int64_t room = std::min<int64_t>(context / 4, options_.count < 0 ? context : options_.count);
@@ -167,8 +167,8 @@ class Chat {
     return prompt;
   }
 
-  /// Rewinds the session to its longest common prefix with the prompt. Leaves at least the last token of the prompt to
-  /// evaluate.
+  /// Rewinds the session to its longest common prefix with the prompt. At least the last token of the prompt remains to
+  /// be evaluated.
   size_t keep_common(const std::vector<int32_t>& prompt) {
     const size_t most = std::min(prompt.size() - 1, cached_.size());
     const auto differ =
@@ -210,9 +210,9 @@ std::string usage_of(const ChatCommand& command) {
   return fmt::format("{}{}{}", command.name, command.value.empty() ? "" : " ", command.value);
 }
 
-/// The command on a line, or nullptr if the line is a question. A line that begins with an unknown name is also a
-/// question, such as Qwen's "/think about it". At a terminal, a line with only an unknown name is refused, because the
-/// name is probably mistyped. Throws InvalidArgument for such a line, for a missing value and for an unexpected value.
+/// The command on a line, or nullptr if the line is a question. A line that begins with an unknown name, such as Qwen's
+/// "/think about it", is also a question. At a terminal, a line with only an unknown name is refused, because the name
+/// is probably mistyped. Throws InvalidArgument for such a line, for a missing value and for an unexpected value.
 const ChatCommand* command_of(const std::string& line, bool at_terminal, std::string& value) {
   const std::string name = line.substr(0, line.find_first_of(kSpace));
   constexpr const char* kLetters = "abcdefghijklmnopqrstuvwxyz";
@@ -238,8 +238,8 @@ void print_help() {
   std::string text;
   for (const ChatCommand& command : kChatCommands) text += fmt::format("{:<12}{}\n", usage_of(command), command.help);
   write_err(text +
-            "A \\ at the end of a line continues it on the next; lines between \"\"\" and \"\"\" are one question.\nA "
-            "line with another /word and more text is a question.\n");
+            "If a line ends with \\, the question continues on the next line; lines between \"\"\" and \"\"\" are one "
+            "question.\nA line that begins with another /word is a question if more text follows.\n");
 }
 
 /// Handles one line of input. Returns false if the line ends the conversation.
@@ -265,7 +265,7 @@ bool ask(Chat& chat, const LineEditor& editor, const std::string& line, bool may
   if (!interrupted()) return true;
   if (isatty(STDIN_FILENO) == 0) return false;  // no user is present
   clear_interrupt();
-  return !interrupted();  // false after SIGTERM
+  return !interrupted();  // interrupted() is true after SIGTERM
 }
 
 void converse(Chat& chat, LineEditor& editor, const std::optional<std::string>& first) {
@@ -338,7 +338,7 @@ CommandBody define_chat(CLI::App& app) {
   flags->prompt.add_to(app);
   flags->chat.add_to(app);
   flags->generation.add_to(app);
-  flags->output.add_to(app, "Output format: text, or json (one object per answer, each on one line)");
+  flags->output.add_to(app, "Output format: text, or json (one line of JSON per answer)");
   app.add_flag("--show-timings", flags->show_timings, "Print the speed of each answer to stderr");
   return [flags] {
     flags->choice.devices.check();

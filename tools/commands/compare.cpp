@@ -90,7 +90,7 @@ int compare(CompareFlags& flags) {
   auto broken = std::find_if(errors.begin(), errors.end(), [](const NodeError& error) { return !error.finite; });
   if (broken != errors.end()) {
     return report(fmt::format("{} ({}) is not finite on {} alone: the model's weights are damaged, or too large to "
-                              "compute with; get the file again",
+                              "compute with; download the file again",
                               broken->name, broken->step, flags.devices.names.front()),
                   kFailed);
   }
@@ -112,7 +112,7 @@ CommandBody define_compare(CLI::App& app) {
   flags->prompt.add_to(app);
   app.get_option("--prompt")->default_str(kUsualPrompt);
   add_number(app, "--threshold", flags->threshold, 0.0, std::numeric_limits<double>::max(),
-             "Largest allowed error of a node, as normalised mean squared error");
+             "Largest allowed normalised mean squared error (NMSE) of a node");
   flags->output.add_to(app);
   return [flags] { return compare(*flags); };
 }

@@ -1,5 +1,5 @@
 // shoal devices: lists the devices with type, description, memory and capabilities. Also lists the build features of
-// each family and, with the reason, the plug-ins that cannot be used.
+// each family. For each plug-in that cannot be used, prints the reason.
 #include <fmt/format.h>
 
 #include <memory>

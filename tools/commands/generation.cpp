@@ -16,7 +16,7 @@
 namespace shoal::tools {
 namespace {
 
-/// Adds the lifetime of this object in milliseconds to a sum, also after an exception.
+/// The destructor adds the lifetime of this object in milliseconds to a sum.
 class Stopwatch {
  public:
   explicit Stopwatch(double& ms) : ms_(ms) {}
@@ -113,7 +113,7 @@ class Generator {
     if (stop_text_.found()) out_.stop = "stop_text";
   }
 
-  /// The text that becomes complete with this token.
+  /// The text that this token completes.
   std::string text_of(int32_t token) {
     const bool spelled = std::find(options_.spelled.begin(), options_.spelled.end(), token) != options_.spelled.end();
     return spelled ? decoder_->finish() + tokenizer_->vocabulary().piece(token) : decoder_->push(token);
@@ -169,7 +169,7 @@ double rate(int64_t tokens, double ms) {
   return ms > 0.0 ? static_cast<double>(tokens) * 1000.0 / ms : 0.0;
 }
 
-/// "5 tokens, 310.2 tokens/s". The rate refers to evaluated tokens and is omitted if there are none.
+/// "5 tokens, 310.2 tokens/s". The rate refers to evaluated tokens and is omitted if no token was evaluated.
 std::string count_text(int64_t tokens, int64_t evaluated, double ms) {
   const std::string count = fmt::format("{} token{}", tokens, tokens == 1 ? "" : "s");
   return evaluated > 0 ? fmt::format("{}, {:.1f} tokens/s", count, rate(evaluated, ms)) : count;

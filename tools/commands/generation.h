@@ -25,7 +25,7 @@ struct GenerationOptions {
   std::vector<std::string> stops;  ///< strings that end the generation and are removed from the text
   std::vector<int32_t> spelled;    ///< control tokens that are printed as text
   size_t evaluated = 0;            ///< number of prompt tokens that are already in the session's caches
-  size_t apart = 0;                ///< number of last prompt tokens, which are evaluated after a checkpoint
+  size_t apart = 0;                ///< number of tokens at the end of the prompt that are evaluated after a checkpoint
 };
 
 /// Flags that `run` and `chat` share: sampling flags, -n --stop --ignore-eos
@@ -45,24 +45,24 @@ struct Generation {
   std::vector<models::TokenLogit> top_logits;
   std::string stop;              ///< "count", "end_of_text", "stop_text", "context", "interrupted" or "error"
   int64_t prompt_evaluated = 0;  ///< number of prompt tokens that were evaluated
-  int64_t evaluated = 0;         ///< number of tokens evaluated after the prompt. The first generated token is sampled
-                                 ///< without such an evaluation. An end token is found only by an evaluation.
+  int64_t evaluated = 0;         ///< number of generated tokens that were evaluated. The last token is evaluated only
+                                 ///< if an end token follows.
   double prompt_ms = 0.0;        ///< time for `prompt_evaluated` tokens
   double generation_ms = 0.0;    ///< time for `evaluated` tokens
 };
 
 /// "prompt 6 tokens, 310.2 tokens/s; generated 5 tokens, 20.1 tokens/s". Rates refer to evaluated tokens and are
-/// omitted if there are none.
+/// omitted if no token was evaluated.
 std::string timings_text(const Generation& generation);
 /// The same numbers as JSON, with milliseconds. A rate is 0 if no token was evaluated.
 nlohmann::json timings_json(const Generation& generation);
 
-/// Receives each piece of text once it is complete and cannot be the beginning of a stop string.
+/// Receives each piece of text when the piece is complete and cannot be the beginning of a stop string.
 using TextSink = std::function<void(std::string_view text)>;
 
 /// Evaluates the prompt and generates until a stop condition, Ctrl-C or SIGTERM. Without a tokenizer (nullptr), tokens
-/// have no text. Fills `out` while it runs. After an exception, for example from the sink, `out` contains the results
-/// so far, and `out.stop` is "error".
+/// have no text. Updates `out` after every token. After an exception, for example from the sink, `out` contains the
+/// results so far, and `out.stop` is "error".
 void generate(models::Session& session, const models::Tokenizer* tokenizer, std::span<const int32_t> prompt,
               const GenerationOptions& options, const TextSink& sink, Generation& out);
 

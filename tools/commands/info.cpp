@@ -34,7 +34,7 @@ struct InfoFlags {
 
 constexpr size_t kTemplateLines = 5, kLineLength = 100, kListed = 8;
 
-/// Pairs of a name in the table and a key in the file. The keys omit the prefix with the architecture.
+/// Each pair is a name in the table and a key in the file. The keys have no architecture prefix.
 constexpr std::pair<const char*, const char*> kNumbers[] = {
     {"layers", "block_count"},
     {"embedding", "embedding_length"},
@@ -80,7 +80,7 @@ std::vector<std::string> pieces_of(const GgufFile& file) {
   return is_list ? file.get_array<std::string>(kTokens) : std::vector<std::string>();
 }
 
-/// All tokens that a key tokenizer.ggml.ROLE_token_id names.
+/// All tokens with a key tokenizer.ggml.ROLE_token_id.
 json special_tokens(const GgufFile& file, const std::vector<std::string>& pieces) {
   constexpr std::string_view kBefore = "tokenizer.ggml.", kAfter = "_token_id";
   json special = json::object();
@@ -128,7 +128,7 @@ json describe_file(const GgufFile& file) {
           {"chat_template", chat_template.empty() ? json() : json(chat_template)}};
 }
 
-/// The string in a JSON value, escaped.
+/// The escaped string of a JSON value.
 std::string text_of(const json& value) {
   return printable(value.get_ref<const std::string&>());
 }
@@ -208,13 +208,14 @@ std::string to_text(const json& info) {
                                    : fmt::format("{} characters{}", chat.get<std::string>().size(), first_lines(chat)));
 }
 
-/// Whether a model fits on devices that act as one, with its context and memory.
+/// Memory and context of a model on devices that act as one, and whether the model fits on them.
 struct Fit {
   std::string devices;
   int64_t context = 0;
   std::vector<models::DeviceUse> memory;
   bool fits = false;
-  bool from_disk = false;  ///< does not fit, but runs if weights are read from the disk
+  bool from_disk = false;  ///< whether the model runs if weights are read from the disk; set only if the model does not
+                           ///< fit
 
   size_t needed() const {
     size_t bytes = 0;
@@ -228,7 +229,8 @@ struct Fit {
   }
 };
 
-/// Checks the fit with the requested context, or with the largest context that fits, as `run` would choose it.
+/// Checks whether the model fits with the requested context. Without a request, checks the largest context that fits,
+/// as `run` would choose it.
 Fit fit_on(const models::Model& model, const std::string& names, const InfoFlags& flags) {
   DeviceFlags devices = flags.devices;
   devices.take(names);
@@ -243,7 +245,8 @@ Fit fit_on(const models::Model& model, const std::string& names, const InfoFlags
   return fit;
 }
 
-/// The requested devices as one set. Without a request: the default devices of `run`, all devices, and CPU0.
+/// Lists of devices to check. The requested devices are one list. Without a request, the lists are the default devices
+/// of `run`, all devices, and CPU0.
 std::vector<std::string> device_sets(const InfoFlags& flags) {
   const PluginReport plugins = flags.devices.plugins.load();
   if (!flags.devices.list.empty() && !names_all(flags.devices.list)) return {flags.devices.list};
@@ -326,7 +329,7 @@ CommandBody define_info(CLI::App& app) {
   add_parsed(app, "--devices", "NAMES", read_devices,
              "Check whether the model fits on these devices together, such as CPU0,CPU1; all: every GPU, or every CPU "
              "device if there is no GPU")
-      ->default_str("separate checks of the default devices of run, all devices, and CPU0");
+      ->default_str("the default devices of run, all devices, and CPU0, each checked separately");
   flags->devices.plugins.add_to(app);
   flags->output.add_to(app);
   return [flags] { return show(*flags); };

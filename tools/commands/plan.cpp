@@ -102,8 +102,8 @@ bool has_rank(const meta::Plan& plan, int rank) {
   return rank >= 0 && rank < static_cast<int>(plan.ranks.size());
 }
 
-/// Converts an index in the list of devices to a rank of plan `index`. The result is outside the plan's ranks if the
-/// device belongs to another plan.
+/// Converts `rank`, an index in the list of devices, to a rank of plan `index`. The result is outside the plan's ranks
+/// if the device belongs to another plan.
 int rank_in(const models::PlannedGraph& step, size_t index, int rank) {
   for (size_t i = 0; i < index && rank >= 0; ++i)
     rank -= step.plans[i] ? static_cast<int>(step.plans[i]->ranks.size()) : 0;
@@ -118,7 +118,7 @@ nlohmann::json json_of(const meta::Plan& plan, int rank) {
 
 /// Predictions of the speed, or the reason that there is no prediction.
 struct Outlook {
-  std::string origin;   ///< source of the machine's figures
+  std::string origin;   ///< source of the machine's performance data
   std::string missing;  ///< one line with the reason that there is no prediction
   std::optional<tuning::Verdict> prediction;
   std::optional<tuning::Comparison> comparison;
@@ -174,7 +174,7 @@ std::string memory_text(const models::ModelPlan& plan) {
   if (plan.step.plans.size() > 1) {
     mapped += fmt::format("copies between devices take {} of host memory\n", format_bytes(plan.host_bytes));
   }
-  if (!names.empty()) mapped += fmt::format("does not fit: {} would need more than is free\n", names);
+  if (!names.empty()) mapped += fmt::format("does not fit: {} would need more memory than is free\n", names);
   if (names.empty() && !models::fits(plan.memory)) {
     mapped += fmt::format("does not fit, but runs: {}\n", mapping_warning(plan.memory));
   }
@@ -227,8 +227,8 @@ Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
   try {
     outlook.prediction = chooser.judge(asked.fixed, *planned.placement, *planned.plan);
   } catch (const InvalidArgument& error) {
-    // Missing figures are an error for a named machine and with --recommend. Saved figures of this machine may be
-    // incomplete.
+    // For a named machine and with --recommend, missing performance data is an error. In all other cases, the saved
+    // measurements of this computer are used. If they are incomplete, plan only omits the prediction.
     if (!flags.machine.empty() || flags.recommend) throw;
     outlook.missing = fmt::format("no prediction of speed: {}", error.what());
     return outlook;
@@ -243,8 +243,8 @@ Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
   return outlook;
 }
 
-/// With --recommend, omits layouts and steps, which are thousands of lines for a large model, unless flags request
-/// them.
+/// With --recommend, prints layouts and steps only if flags request them, because they are thousands of lines for a
+/// large model.
 std::string plan_text(const models::ModelPlan& plan, const PlanFlags& flags) {
   const bool shows_steps = !flags.recommend;
   std::string text =
@@ -271,7 +271,7 @@ Request request_of(const PlanFlags& flags) {
   if (choice.devices.profile) warn_of_profile(*choice.devices.profile, *request.model);
   tuning::Asked& asked = request.asked = choice.asked(groups, flags.sampling.candidates());
   asked.placement.host = host_on(flags.machine, groups);
-  // A named machine has only the hosts in its description. The host of this machine is not one of them.
+  // For a named machine, only a host from the machine's description counts. The host of this computer is not used.
   if (!flags.machine.empty() && asked.placement.host == nullptr) asked.free.host = false;
   asked.objective = flags.objective();
   const int64_t context = models::session_size(request.model->hparams, asked.session).context;
@@ -280,8 +280,8 @@ Request request_of(const PlanFlags& flags) {
   asked.work = tuning::work_of(asked.work, asked.objective);
   if (asked.objective == tuning::Objective::kPrompt) asked.way_tokens = asked.session.batch;
   if (flags.workload.depth) asked.way_rows = tuning::rows_seen(flags.workload.workload(context));
-  // Scratch memory depends on the largest number of threads that the backends of a device have had. So the threads are
-  // started as `run` starts them.
+  // Scratch memory depends on the largest number of threads that the backends of a device have had. So plan starts the
+  // same threads as `run`.
   request.starts_threads = choice.devices.threads > 0 && flags.machine.empty();
   request.machine = flags.machine;
   request.needs_figures = flags.recommend;
@@ -322,8 +322,8 @@ int plan_model(PlanFlags& flags) {
 void add_prediction(CLI::App& app, PlanFlags& flags) {
   flags.workload.add_to(app);
   app.add_flag("--recommend", flags.recommend,
-               "Compare single devices, -sm layer and -sm tensor on some or all of the devices, instead of printing "
-               "layouts and steps; with -o json, print both");
+               "Compare single devices with -sm layer and -sm tensor on some or all devices. Layouts and steps are "
+               "then printed only with -o json");
   const auto read_objective = [&flags](const std::string& flag, const std::string& text) {
     require<InvalidArgument>(text == "generation" || text == "prompt" || text == "mix",
                              "{} must be generation, prompt or mix, got '{}'", flag, text);
@@ -334,8 +334,8 @@ void add_prediction(CLI::App& app, PlanFlags& flags) {
              "and -n generated tokens together)")
       ->default_str("generation, or prompt with -n 0");
   app.add_option("--machine", flags.machine,
-                 "Machine to plan and predict for, instead of this computer: a name such as H200x8-nvlink, or a JSON "
-                 "file (docs/simulation.md). Without --devices, all devices of the machine are used")
+                 "Machine for the plan and the prediction, instead of this computer: a name such as H200x8-nvlink, or "
+                 "a JSON file (docs/simulation.md). Without --devices, all devices of the machine are used")
       ->type_name("NAME");
 }
 

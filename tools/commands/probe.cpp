@@ -1,5 +1,4 @@
-// shoal probe: measures devices and saves the figures for predictions (tuning/probe/file.h), or shows figures saved
-// earlier.
+// shoal probe: measures devices and saves the results for predictions (tuning/probe/file.h), or prints saved results.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -67,7 +66,7 @@ const ProductPoint& point_at(const std::vector<ProductPoint>& points, int64_t co
   return at == points.end() ? points.back() : *at;
 }
 
-/// Rates of matrix products. Reading weights limits products with few columns; computing limits products with many
+/// Rates of matrix products. Memory bandwidth limits products with few columns; arithmetic limits products with many
 /// columns.
 std::string products_text(const MachineModel& machine) {
   Rows rows{{"device", "weights", "1 column GB/s", "in caches GB/s", "32 columns GFLOP/s", "512 columns GFLOP/s"}};
@@ -125,7 +124,7 @@ void show(const probe::MeasuredMachine& found, bool kept, double seconds, const 
   std::string text = devices_text(found.machine) + "\n" + products_text(found.machine) +
                      collectives_text(found.machine) + links_text(found.machine) + "\n";
   if (kept) {
-    text += fmt::format("measured {}, kept in {}; --force measures again\n", found.measured, escaped(file));
+    text += fmt::format("measured {}, saved in {}; --force measures again\n", found.measured, escaped(file));
   } else {
     const std::string where = found.measured.empty() ? "not saved" : "saved in " + escaped(file);
     text += fmt::format("measured in {:.1f} s, {}\n", seconds, where);
@@ -142,7 +141,7 @@ std::string all_names() {
   return names;
 }
 
-/// The weight types to measure. If saved figures lack one of these types, the devices are measured again.
+/// The weight types to measure. If one of these types is missing in the saved results, the devices are measured again.
 std::vector<DType> wanted_dtypes(const ProbeFlags& flags, std::span<Device* const> devices) {
   if (!flags.options.dtypes.empty()) return flags.options.dtypes;
   std::vector<DType> wanted = machine::weight_dtypes();
@@ -163,7 +162,7 @@ MachineModel measure(const ProbeFlags& flags, std::span<Device* const> devices) 
   return probe_devices(devices, options);
 }
 
-/// Saves the figures, and shows them even if saving fails.
+/// Saves and prints the results. Prints them even if saving fails.
 void save_and_show(const MachineModel& machine, double seconds, const ProbeFlags& flags) {
   std::string measured;
   std::exception_ptr failure;
@@ -184,7 +183,7 @@ int probe(const ProbeFlags& flags) {
   if (!flags.force) {
     auto found = is_leader() ? probe::find_measured(devices, threads, wanted_dtypes(flags, devices)) : std::nullopt;
     const bool is_known =
-        processes() != nullptr && processes()->broadcast(found ? "yes" : "no", "figures of the devices") == "yes";
+        processes() != nullptr && processes()->broadcast(found ? "yes" : "no", "measurements of the devices") == "yes";
     if (is_known && !is_leader()) return kSuccess;
     if (found) {
       show(*found, true, 0, flags);

@@ -35,21 +35,21 @@ struct RunFlags {
   TraceFlag trace;
   PromptFlags prompt;
   ChatFlags chat;
-  bool is_chat = false;  ///< the prompt is a user's message for the chat template
+  bool is_chat = false;  ///< whether the prompt is a user's message for the chat template
   std::string text;      ///< text of the prompt
   std::optional<std::vector<int32_t>> prompt_tokens;
 
   void check() {
     choice.devices.check();
     if (chat.given() && !is_chat)
-      throw UsageError("--system, --template and --template-var need --chat; add it, or omit them");
+      throw UsageError("--system, --template and --template-var need --chat; add --chat, or omit these flags");
     if (prompt.given() || prompt_tokens) return;
     throw UsageError(
         "no prompt; give a text with -p, a file with -f, standard input with -f -, or ids with --prompt-tokens");
   }
 };
 
-/// The model's tokenizer. A tokenizer is not required if input and output are ids. Then a missing or unsupported
+/// The model's tokenizer. If input and output are token ids, the tokenizer is optional. Then a missing or unsupported
 /// tokenizer gives nullopt, and a damaged tokenizer gives nullopt and a warning.
 std::optional<models::Tokenizer> find_tokenizer(const RunFlags& flags, const models::Model& model) {
   std::optional<models::Tokenizer> tokenizer;
@@ -67,7 +67,8 @@ std::optional<models::Tokenizer> find_tokenizer(const RunFlags& flags, const mod
   return tokenizer;
 }
 
-/// Renders or encodes the prompt and checks it against the model. Adds the end strings of a chat template to the stops.
+/// Renders or encodes the prompt and checks it against the model. Adds the end strings of a chat template to the stop
+/// strings.
 Conversation::Prompt find_prompt(RunFlags& flags, const models::Model& model,
                                  const std::optional<models::Tokenizer>& tokenizer) {
   Conversation::Prompt prompt;
@@ -91,7 +92,7 @@ struct Outcome {
   Generation generation;
   std::optional<AnswerPrinter> answer;  ///< set with --chat
   double load_ms = 0.0;
-  size_t bytes = 0;                            ///< bytes of weights
+  size_t bytes = 0;                            ///< bytes of loaded weights
   std::chrono::duration<double> bytes_time{};  ///< time to load these bytes
   std::string error;                           ///< message of a failure; "" if nothing failed
 };

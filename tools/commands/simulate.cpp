@@ -96,7 +96,7 @@ std::string spell_out_hosts(const machine::MachineModel& machine, const std::str
   return fmt::format("{}", fmt::join(parts, ","));
 }
 
-/// Shortens runs of names: "H200.0-7" for H200.0,H200.1,...,H200.7. Other names are unchanged.
+/// Shortens consecutive names: "H200.0-7" for H200.0,H200.1,...,H200.7. Other names are unchanged.
 std::string short_names(std::span<const std::string> names) {
   std::string text;
   for (size_t begin = 0, end = 0; begin < names.size(); begin = end) {
@@ -121,7 +121,7 @@ std::string short_text(const machine::MachineModel& machine, const DeviceList& l
   return machine.network && text == list.text() ? hosts : list.text();
 }
 
-/// Powers of two, and all devices: 8 -> {1, 2, 4, 8}; 6 -> {1, 2, 4, 6}.
+/// Powers of two, and the number of all devices: 8 -> {1, 2, 4, 8}; 6 -> {1, 2, 4, 6}.
 std::vector<int64_t> usual_counts(int64_t devices) {
   std::vector<int64_t> counts;
   for (int64_t count = 1; count < devices; count *= 2) counts.push_back(count);
@@ -196,7 +196,7 @@ class Simulation {
 
   /// Text to print below the table.
   std::string remarks() const {
-    return fmt::format("\nsimulated: {}, not measured; docs/simulation.md explains the figures\n{}",
+    return fmt::format("\nsimulated: {}, not measured; docs/simulation.md explains the prediction\n{}",
                        escaped(machine_->name), remarks_);
   }
 
@@ -246,7 +246,8 @@ class Simulation {
     return result;
   }
 
-  /// Adds the columns and fields of simulate. Speed-ups are relative to the model's first setup that fits.
+  /// Adds the columns and fields that only simulate prints. Speed-ups are relative to the model's first setup that
+  /// fits.
   void add_more(BenchResult& result, const BenchSetup& setup, const tuning::PhasePrediction& phase,
                 const tuning::Verdict& verdict) {
     const auto key =
@@ -285,7 +286,8 @@ class Simulation {
   const std::vector<BenchTest>& tests_;
   std::vector<Device*> devices_;  ///< the simulated devices of the machine
   mutable std::map<std::string, std::unique_ptr<models::Model>> models_;
-  std::map<std::pair<std::string, std::string>, double> slowest_;  ///< seconds of the first setup that fits
+  std::map<std::pair<std::string, std::string>, double> slowest_;  ///< seconds of the first setup that fits, for each
+                                                                   ///< model and test
   std::string remarks_;
 };
 
@@ -312,7 +314,7 @@ int simulate(SimulateFlags flags) {
 CommandBody define_simulate(CLI::App& app) {
   auto flags = std::make_shared<SimulateFlags>();
   flags->add_to(app,
-                "Devices of the machine, instead of --device-counts, such as H200.0,H200.1; all: all devices; @0,@1: "
+                "Devices of the machine, such as H200.0,H200.1, instead of --device-counts; all: all devices; @0,@1: "
                 "the devices of each host as one group. Separate several lists by semicolons, or repeat the flag");
   app.add_option(
          "--machine", flags->machine,

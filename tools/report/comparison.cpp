@@ -45,8 +45,8 @@ bool is_finite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
 }
 
-/// A model on one device, and a copy of it on several devices that act as one. Owns everything that it loads. One
-/// thread.
+/// A model on one device, and a copy of it on several devices that act as one. Owns everything that it loads. Belongs
+/// to one thread.
 class ComparedModel {
  public:
   /// Makes the plans and starts the threads, but loads nothing. `options.context` must be set.
@@ -57,12 +57,12 @@ class ComparedModel {
   ComparedModel(const ComparedModel&) = delete;
   ComparedModel& operator=(const ComparedModel&) = delete;
 
-  /// Throws DeviceError if a device has too little memory for weights, caches and the larger graph. The first device
-  /// needs memory for both copies.
+  /// Throws DeviceError if a device has too little memory for weights, caches and the larger of the two graphs. The
+  /// first device needs memory for both copies of the model.
   void require_memory() const;
   void load();
-  /// Evaluates the tokens: the whole prompt in the first call, one token in the second. Appends the errors of the nodes
-  /// in graph order, and of the caches. Returns the logits of the last token on the single device.
+  /// Evaluates the tokens: the whole prompt in the first call, one token in the second. Appends the error of each node
+  /// in graph order, then the error of each cache. Returns the logits of the last token on the single device.
   std::vector<float> step(const char* name, std::span<const int32_t> tokens, std::vector<NodeError>& errors);
 
  private:
@@ -93,7 +93,7 @@ ComparedModel::ComparedModel(std::unique_ptr<models::Model> model, const std::ve
 }
 
 ComparedModel::~ComparedModel() {
-  // Frees the weights before the placement, whose device owns their memory.
+  // Frees the weights before the placement is destroyed, because the placement's device owns their memory.
   models::unload_weights(*model_);
 }
 
@@ -123,7 +123,7 @@ std::vector<models::DeviceUse> ComparedModel::memory(const models::Placement& pl
     meta::Plan plan =
         meta::make_plan(whole(*graph.graph), context, members, sched::comparison_options(*graph.graph, is_compared));
     for (size_t d = 0; d < members.size(); ++d) {
-      // Only one graph exists at a time.
+      // Only one of the two graphs exists at a time, so only the larger graph counts.
       uses[d].use.compute = std::max(uses[d].use.compute, plan.ranks[d].memory.compute);
       if (placement.is_meta()) uses[d].use.communication = plan.ranks[d].memory.communication;
     }
@@ -140,12 +140,13 @@ void ComparedModel::require_memory() const {
                          "{} needs {} and has {} free{}; use a shorter prompt (-p), a smaller context (-c) or other "
                          "devices",
                          use.device, format_bytes(needed), format_bytes(use.memory.free),
-                         one_needs[use.device] > 0 ? ", because it also holds the whole model" : "");
+                         one_needs[use.device] > 0 ? " (this device also holds the whole model)" : "");
   }
 }
 
 void ComparedModel::load() {
-  // Loads the weights unmapped and not repacked. Copies of them then have the same layout, as memory() assumes.
+  // Loads the weights without mapping and repacking. The copies of the weights then have the same layout, as memory()
+  // assumes.
   models::load_weights(*model_, one_, {}, {.use_mapping = false, .repack = false});
   cache_buffer_ = allocate_tensors(cache_.context.tensors(), one_.device().buffer_type(), Usage::kAny);
   cache_buffer_->clear(0);
@@ -188,7 +189,7 @@ std::vector<float> ComparedModel::step(const char* name, std::span<const int32_t
 }  // namespace
 
 double normalised_error(std::span<const float> a, std::span<const float> b) {
-  check(a.size() == b.size(), "{} values against {}", a.size(), b.size());
+  check(a.size() == b.size(), "{} values cannot be compared with {} values", a.size(), b.size());
   double squares = 0.0, differences = 0.0;
   for (size_t i = 0; i < a.size(); ++i) {
     double difference = static_cast<double>(a[i]) - static_cast<double>(b[i]);

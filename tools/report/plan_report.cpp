@@ -149,7 +149,7 @@ std::string prediction_text(const tuning::Verdict& p, const std::string& origin)
 
 namespace {
 
-constexpr ptrdiff_t kHostColumn = 4;  ///< index of the host column in a comparison, after the shares
+constexpr ptrdiff_t kHostColumn = 4;  ///< index of the column "host" in a comparison, after the column of shares
 
 }  // namespace
 
@@ -233,7 +233,7 @@ void add_comparison(Json& json, const tuning::Comparison& comparison) {
 
 namespace {
 
-/// The split policy of the meta device that divides routed experts; nullptr if no device does.
+/// The split policy of the meta device that divides routed experts; nullptr if no meta device divides them.
 const models::SplitPolicy* policy_of_experts(const models::Model& model, const models::Placement& placement) {
   for (size_t i = 0; i < model.specs.size(); ++i) {
     if (model.specs[i].role != models::TensorRole::kExperts) continue;
@@ -259,7 +259,7 @@ std::string ways_text(const models::Model& model, const models::Placement& place
     const bool inside = policy->experts() == models::ExpertSplit::kInside;
     text += fmt::format("routed experts {}", name_of(policy->experts()));
     if (ways.inside > 0) {
-      text += fmt::format("; their products take {} for {} ({} {})", time_text(inside ? ways.inside : ways.whole),
+      text += fmt::format("; their products take {} for {} ({}: {})", time_text(inside ? ways.inside : ways.whole),
                           batch_text(ways.tokens), inside ? "whole" : "inside",
                           time_text(inside ? ways.whole : ways.inside));
     }

@@ -16,7 +16,8 @@ const models::DeviceUse& fullest(const tuning::Verdict& verdict);
 /// An array with one object per device. Its keys are "device", "weights", "kv", "compute", "communication", "total",
 /// "mapped", "memory", "free", "margin" and "margin_percent". Sizes are in bytes.
 nlohmann::ordered_json memory_json(std::span<const models::DeviceUse> memory);
-/// The predicted speeds, the parts of their times, and the imbalance. `origin`: source of the machine's figures.
+/// The predicted speeds, the components of the predicted times, and the imbalance. `origin`: source of the machine's
+/// performance data.
 std::string prediction_text(const tuning::Verdict& prediction, const std::string& origin);
 /// All candidates, fastest first, and the recommendation.
 std::string comparison_text(const tuning::Comparison& comparison, tuning::Objective objective);
@@ -30,8 +31,8 @@ nlohmann::json shares_json(const tuning::Choice& choice);
 nlohmann::json prediction_json(const tuning::Verdict& prediction);
 /// Adds "candidates", "recommended" (the best candidate, or null), "reason", and "remedies" if nothing fits.
 void add_comparison(nlohmann::json& json, const tuning::Comparison& comparison);
-/// Describes how meta devices divide routed experts and a latent cache, with the compared times; "" if the model has
-/// neither.
+/// Describes how meta devices divide routed experts and a latent cache, with the predicted times of both modes; "" if
+/// the model has neither.
 std::string ways_text(const models::Model& model, const models::Placement& placement, const tuning::Ways& ways);
 /// Adds the contents of ways_text() as JSON: "experts" with "split", and "latent_cache" with "split" and "parts". If
 /// "split" was chosen by cost, "experts" also has "tokens", "inside_seconds" and "whole_seconds", and "latent_cache"

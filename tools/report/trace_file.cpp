@@ -103,8 +103,8 @@ void TraceFlag::add_to(CLI::App& app) {
 
 namespace {
 
-/// Nanoseconds by which the clock of process 0 is ahead of the clock of `process`. Uses the fastest of several round
-/// trips. Collective in both processes.
+/// Nanoseconds by which the clock of process 0 is ahead of the clock of `process`. The result comes from the fastest of
+/// several round trips. Collective in both processes.
 int64_t clock_difference(ProcessGroup& group, int process) {
   constexpr int kQuestions = 32;
   const bool asks = group.own() == 0;
@@ -132,8 +132,8 @@ struct Spans {
   std::vector<int64_t> lost;  ///< number of dropped spans of each process
 };
 
-/// In process 0, returns the spans of all processes, with the times and device names of process 0. `origin`: creation
-/// time of the tracer. Collective.
+/// In process 0, returns the spans of all processes, with the clock and the device names of process 0. `origin`:
+/// creation time of the tracer. Collective.
 Spans of_every_tracer(const Tracer& tracer, int64_t origin) {
   std::vector<TraceEvent> events = tracer.events();
   ProcessGroup* const group = processes();

@@ -25,7 +25,8 @@ std::string mode_option(models::SplitMode mode) {
   return mode == models::SplitMode::kLayer ? " -sm layer" : " -sm tensor";
 }
 
-/// Two bit counts with enough digits to differ, such as "4.7" and "4.8". `at_most` is never rounded up.
+/// Two numbers of bits per weight as text, with enough digits to differ, such as "4.7" and "4.8". `at_most` is never
+/// rounded up.
 std::pair<std::string, std::string> bits_texts(double at_most, double now) {
   std::pair<std::string, std::string> texts;
   double scale = 1;
@@ -144,7 +145,7 @@ std::string host_text(const models::Model& model, const Asked& asked, const Chos
       text = fmt::format("{} stay on the host, as with {}", host_part_text(model, one.choice.host), flags_of(one));
       if (one.has_time()) text += fmt::format(": predicted {:.3g} tokens/s", rate_of(one));
     } else if (one.has_time()) {
-      text += fmt::format(", with {} {:.3g} tokens/s", flags_of(one), rate_of(one));
+      text += fmt::format(", with {}: {:.3g} tokens/s", flags_of(one), rate_of(one));
     }
   }
   return text;
@@ -154,7 +155,7 @@ std::string context_text(const Asked& asked, const Chosen& chosen) {
   const std::string margin = format_bytes(asked.margin.bytes);
   return fmt::format("context {} instead of {}: {}", chosen.choice.context, chosen.wanted_context,
                      chosen.leaves_margin
-                         ? fmt::format("the largest that leaves at least {} free on each device (--fit-target)", margin)
+                         ? fmt::format("the largest context that leaves {} free on each device (--fit-target)", margin)
                          : fmt::format("a larger context would leave less than {} free (--fit-target)", margin));
 }
 
@@ -191,7 +192,7 @@ void fail_to_fit(Chooser& chooser, const Choice& choice) {
   const bool is_mirrored =
       models::has_latent_cache(chooser.model().hparams) && placement.acts_as_one() && placement.latent_parts() == 1;
   fail<DeviceError>(
-      "not even a context of {} fits ({}): {} needs {}, must keep {} free (--fit-target) and has {} free; use more "
+      "not even a context of {} fits ({}): {} needs {} and {} of margin (--fit-target), but has {} free; use more "
       "devices, {}a quantised cache (-ctk q8_0 -ctv q8_0), a smaller model, or a smaller --fit-ctx or --fit-target",
       least.context, why, tightest->device, format_bytes(tightest->use.total()),
       format_bytes(margin_of(*tightest, margin)), format_bytes(tightest->memory.free),

@@ -22,7 +22,7 @@
 namespace shoal::tools {
 namespace {
 
-/// The choice of process 0 as JSON, which the other processes receive.
+/// The choice of process 0 as JSON, for the other processes.
 nlohmann::json choices_of(const Deployment& deployment) {
   const models::SessionOptions& session = deployment.asked.session;
   nlohmann::json choices{{"choice", nlohmann::json::parse(tuning::to_json(deployment.asked.fixed))},
@@ -36,7 +36,7 @@ nlohmann::json choices_of(const Deployment& deployment) {
   return choices;
 }
 
-/// Throws CommError in every process if the processes have different files.
+/// Throws CommError in every process if the processes have different model files.
 void require_same(ProcessGroup& group, const models::GgufFile& file) {
   const nlohmann::json own{{"bytes", file.file_bytes()}, {"header", file.header_digest()}};
   const std::vector<std::string> all = group.gather(own.dump(), "model file");
@@ -81,8 +81,8 @@ MachineQuery question_of(const Request& request, bool with_host) {
   return question;
 }
 
-/// The question about the machine. Includes the host if flags place parts of the model there, or if the weights exceed
-/// the memory of the devices.
+/// The request for performance data of the machine. The request includes the host if flags place parts of the model on
+/// the host, or if the weights exceed the memory of the devices.
 MachineQuery question_of(const Request& request) {
   const tuning::Asked& asked = request.asked;
   const auto have_no_room = [&] {
@@ -95,7 +95,8 @@ MachineQuery question_of(const Request& request) {
   return question_of(request, needs_host || uses_host(asked));
 }
 
-/// Starts the threads of the placement's devices. Planned memory depends on the number of running threads.
+/// Starts the threads of the placement's devices. The threads must run before the plan is made, because planned memory
+/// depends on their number.
 void start_threads(Deployment& deployment, const models::Placement& placement, int threads) {
   deployment.backends.clear();
   require_threads(threads_needed(placement.members(), threads));
@@ -138,7 +139,7 @@ void report(tuning::Chooser& chooser, const tuning::Chosen& chosen) {
   if (chosen.shares) say(shares_text(chooser, chosen));
   if (chosen.keeps_shares) {
     const std::string ratio = chosen.choice.ratio();
-    say(fmt::format("tensor split {} is used instead, because it leaves {} free on each device",
+    say(fmt::format("tensor split {} is used instead, because these shares leave {} free on each device",
                     ratio.empty() ? "even" : ratio, format_bytes(asked.margin.bytes)));
   }
   if (!chosen.hosts.empty()) say(host_text(chooser.model(), asked, chosen));
@@ -158,8 +159,8 @@ void report(tuning::Chooser& chooser, const tuning::Chosen& chosen) {
   if (has_room && chosen.choice.context != chosen.wanted_context) say(context_text(asked, chosen));
 }
 
-/// Finds or probes the machine of the request, and sets it in the request's options, so that meta devices plan for its
-/// speeds and links. Throws the errors of find_machine() and require_machine().
+/// Finds or probes the machine of the request, and sets it in the request's options, so that meta devices plan for the
+/// speeds and links of this machine. Throws the errors of find_machine() and require_machine().
 std::optional<KnownMachine> choose_machine(Request& request) {
   const tuning::Asked& asked = request.asked;
   const auto acts_as_one = [](const std::vector<Device*>& group) { return group.size() > 1; };

@@ -5,7 +5,7 @@
 //   load()           loads the weights, if the memory suffices for everything in the plan
 //   start_session()  starts the session, which runs the graphs of the plan
 //
-// With the same flags and the same figures of the machine, `shoal plan` prints the plan that `shoal run` runs.
+// With the same flags and the same measurements of the machine, `shoal plan` prints the plan that `shoal run` runs.
 #pragma once
 
 #include <chrono>
@@ -28,32 +28,31 @@ struct Request {
   std::unique_ptr<models::Model> model;
   tuning::Asked asked = {};
   std::string machine = {};    ///< name or file of a machine to use instead of a probe
-  bool needs_figures = false;  ///< probe devices that have no saved figures
-  bool starts_threads = true;  ///< start the threads of the devices' backends
+  bool needs_figures = false;  ///< whether to probe devices that have no saved measurements
+  bool starts_threads = true;  ///< whether to start the threads of the devices' backends
 };
 
 struct Deployment {
   std::unique_ptr<models::Placement> placement;  ///< destroyed last, because its devices own the model's memory
   std::unique_ptr<models::Model> model;
   tuning::Asked asked;                  ///< asked.fixed is the final choice
-  tuning::Ways ways;                    ///< times of the compared --expert-split and --latent-split modes
+  tuning::Ways ways;                    ///< predicted times of the --expert-split and --latent-split modes
   std::optional<KnownMachine> machine;  ///< the machine of the plan; nullopt if it is unknown or not needed
   std::vector<std::unique_ptr<Backend>> backends;
-  std::unique_ptr<models::ModelPlan> plan;  ///< nullptr once the session owns it
+  std::unique_ptr<models::ModelPlan> plan;  ///< nullptr after the session has taken the plan
   std::unique_ptr<models::Session> session;
-  std::chrono::duration<double> load_time{};  ///< duration of load(), for Model::weight_bytes()
+  std::chrono::duration<double> load_time{};  ///< duration of load(), which loads Model::weight_bytes() bytes
 };
 
 /// Shows the progress of a search in the bar. Stops the search on Ctrl-C.
 tuning::Watch watch_of(ProgressBar& bar);
 
-/// Finds the machine, chooses all free settings, places the model and plans. Starts the devices' threads if
-/// request.starts_threads is set. Prints the decisions on stderr. Throws DeviceError if a device cannot start its
-/// threads. Throws DeviceError with remedies if not even the smallest allowed context fits. Throws Interrupted on
-/// Ctrl-C.
-///
-/// With several processes, this call is collective. Process 0 chooses, and the other processes receive its choice.
-/// Throws CommError first if the processes have different model files or versions.
+/// Finds the machine, chooses all settings that the request leaves free, places the model and plans. Starts the
+/// devices' threads if request.starts_threads is set. Prints the decisions on stderr. Throws DeviceError if a device
+/// cannot start its threads. Throws DeviceError with remedies if not even the smallest allowed context fits. Throws
+/// Interrupted on Ctrl-C. With several processes, this call is collective. Process 0 chooses, and the other processes
+/// receive its choice. Before the choice, the call throws CommError if the processes have different model files or
+/// versions.
 Deployment resolve(Request request);
 
 /// Loads the weights with a progress bar. Throws DeviceError before loading if a device has too little memory. Throws

@@ -23,7 +23,7 @@
 namespace shoal::tools {
 namespace {
 
-/// Weight types of the model's products. A machine without figures for these types cannot predict the model.
+/// Types of the weights in the model's matrix products. Without rates for these types, a machine gives no prediction.
 std::vector<DType> dtypes_of(const models::Model& model) {
   std::vector<DType> dtypes;
   const std::vector<DType> known = machine::weight_dtypes();
@@ -38,7 +38,7 @@ std::vector<DType> dtypes_of(const models::Model& model) {
   return dtypes;
 }
 
-/// The machine that --machine names. It is read only once, because a pipe cannot be read again.
+/// The machine that --machine names. The machine is read only once, because a pipe cannot be read again.
 std::shared_ptr<const machine::MachineModel> named_machine(const std::string& name) {
   static std::map<std::string, std::shared_ptr<const machine::MachineModel>> known;
   auto& machine = known[name];
@@ -63,8 +63,8 @@ std::string lack_of(const KnownMachine& machine, const MachineQuery& question) {
     if (is_known) continue;
     return fmt::format(
         "machine {} has no device '{}', on which -ngl, -nkvo, -ot, -ncmoe or -cmoe place a part of the model; add the "
-        "device to a JSON file for --machine (docs/simulation.md), append a host of the catalogue to the name, as in "
-        "RTX4090x4+EPYC9654, or omit these flags",
+        "device to a JSON file for --machine (docs/simulation.md), append a host of the catalogue to the machine name "
+        "(RTX4090x4+EPYC9654), or omit these flags",
         machine.origin, device->name());
   }
   return {};
@@ -115,7 +115,7 @@ void measure_for_processes(const MachineQuery& question) {
   ProcessGroup* const group = processes();
   if (group == nullptr || !question.machine.empty()) return;
   const std::string is_known = is_leader() && find_machine(question) ? "yes" : "no";
-  if (group->broadcast(is_known, "figures of the devices") == "yes") return;
+  if (group->broadcast(is_known, "measurements of the devices") == "yes") return;
   const machine::MachineModel machine = measure_quickly(question);
   if (is_leader()) probe::save_machine(machine, question.comm);
 }
@@ -126,7 +126,7 @@ KnownMachine require_machine(const MachineQuery& question) {
     require<InvalidArgument>(lack.empty(), "{}", lack);
     return *std::move(known);
   }
-  check(processes() == nullptr, "devices of several processes must have been measured");
+  check(processes() == nullptr, "measurements of the devices of several processes are missing");
   require_threads(threads_needed(question.devices, question.threads));
   try {
     probe::check_machine_file();
@@ -144,7 +144,7 @@ KnownMachine require_machine(const MachineQuery& question) {
 }
 
 Device& simulated_device(const machine::DeviceModel& described) {
-  // "OLD.0" and "OLD.1" are devices of the same kind OLD.
+  // Without an identity, "OLD.0" and "OLD.1" are both described as "simulated OLD".
   const std::string& name = described.name;
   const size_t dot = name.rfind('.');
   const bool is_numbered =
@@ -192,7 +192,7 @@ models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlag
   if (machine.empty()) return flags.find_groups();
   const machine::MachineModel& model = *named_machine(machine);
   flags.plugins.load();
-  // Finds all devices together, because adding a CPU device changes the existing ones.
+  // Finds all devices in one call, because adding a CPU device changes the existing CPU devices.
   std::vector<Device*> devices = find_known_devices(flags.names);
   for (size_t i = 0; i < devices.size(); ++i) {
     const machine::DeviceModel& described = model.devices[static_cast<size_t>(model.index(flags.names[i]))];

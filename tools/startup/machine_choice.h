@@ -1,5 +1,5 @@
 // Chooses the machine for predictions: a machine of the catalogue or of a file (machine/catalogue.h), or this machine
-// with the figures of a probe (tuning/probe/probe.h).
+// with the results of a probe (tuning/probe/probe.h).
 #pragma once
 
 #include <memory>
@@ -21,11 +21,11 @@ struct KnownMachine {
   std::string origin;  ///< name, file or time: "H200x8", "machine.json", "measured 2026-11-22 07:00:00 UTC"
 };
 
-/// A request for figures of these devices and of the weight types in the model. Each CPU device has `threads` threads
-/// (0: its default).
+/// A request for performance data of these devices and of the weight types in the model. Each CPU device has `threads`
+/// threads (0: its default).
 struct MachineQuery {
   const models::Model& model;
-  std::vector<Device*> devices;  ///< include the host if parts of the model are placed there
+  std::vector<Device*> devices;  ///< must include the host if it stores parts of the model
   int threads = 0;
   std::string comm = {};     ///< PlacementOptions::comm
   std::string machine = {};  ///< name or file of a machine to use instead of a probe
@@ -34,28 +34,29 @@ struct MachineQuery {
 /// Returns the named machine. Without a name, returns the saved probe of this machine, or nullopt if there is none.
 /// Warns if other programs disturbed the probe. Throws the errors of machine::find_machine().
 std::optional<KnownMachine> find_machine(const MachineQuery& question);
-/// With several processes, measures quickly if find_machine() would find nothing, and saves the figures for process 0.
+/// With several processes, measures quickly if find_machine() would find nothing. Process 0 saves the measurements.
 /// Collective. Does nothing in a single process.
 void measure_for_processes(const MachineQuery& question);
-/// Like find_machine(), but probes the devices quickly if there are no figures, saves the figures and prints one line
-/// on stderr. If a named machine lacks a device, throws InvalidArgument with the text of lack_of().
+/// Like find_machine(), but probes the devices quickly if no measurements are saved. Saves these measurements and
+/// prints one line on stderr. If a named machine lacks a device, throws InvalidArgument with the text of lack_of().
 KnownMachine require_machine(const MachineQuery& question);
 /// Calls probe::probe(), or probe_everywhere() with several processes. If a device has too little memory for the probe,
 /// the error names the flag that excludes the device.
 machine::MachineModel probe_devices(std::span<Device* const> devices, const probe::ProbeOptions& options);
-/// Text for a named machine that lacks the host required by the placement flags. Empty if the machine has this host.
+/// Error text for a named machine without the host that the placement flags need. Empty if the machine has this host.
 std::string lack_of(const KnownMachine& machine, const MachineQuery& question);
-/// take_devices_of() replaces missing or "all" --devices by all devices of the named machine. find_groups_on() finds
+/// If --devices is missing or "all", take_devices_of() selects all devices of the named machine. find_groups_on() finds
 /// the named devices. If this machine lacks a device of the named machine, the device is simulated (devices/sim).
 void take_devices_of(const std::string& machine, DeviceFlags& flags);
 models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlags& flags);
-/// The GPUs of the machine if it has any, because its CPUs are then hosts. Otherwise all its devices.
+/// If the machine has GPUs, returns the GPUs, because the CPUs are then hosts. Otherwise returns all devices of the
+/// machine.
 std::vector<const machine::DeviceModel*> devices_to_use(const machine::MachineModel& machine);
 /// The first CPU of the named machine that is not one of the devices, for PlacementOptions::host. Returns nullptr
 /// without such a CPU, and for an empty name.
 Device* host_on(const std::string& machine, const models::DeviceGroups& groups);
-/// A simulated device that stands for the described device. Its description contains the identity of that device, or
-/// the name if there is no identity.
+/// A simulated device that stands for the described device. Its description contains the identity of the described
+/// device, or the name if there is no identity.
 Device& simulated_device(const machine::DeviceModel& described);
 /// The command that measures these devices: "shoal probe --devices CPU0,CPU1 -t 2". `force`: "--force " for a new
 /// measurement, else "".

@@ -9,7 +9,7 @@ namespace shoal::tools {
 
 void require_memory(std::span<const models::DeviceUse> uses) {
   for (const models::DeviceUse& use : uses) {
-    const std::string share = uses.size() > 1 ? ", a smaller share for it (--tensor-split)" : "";
+    const std::string share = uses.size() > 1 ? ", a smaller share (--tensor-split)" : "";
     require<DeviceError>(use.use.weights <= use.memory.free,
                          "{} needs {} for weights alone and has {} free; use more devices{}, or a smaller model",
                          use.device, format_bytes(use.use.weights), format_bytes(use.memory.free), share);

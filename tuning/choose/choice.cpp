@@ -17,13 +17,13 @@
 namespace shoal::tuning {
 namespace {
 
-/// FNV-1a.
+/// 64-bit FNV-1a hash.
 class Digest {
  public:
   void add(std::string_view text) {
     for (const char c : text) value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-    value_ = (value_ ^ 0xff) * 0x100000001b3;  // a byte that occurs in no text, so that ("a", "bc") and ("ab", "c")
-                                               // differ
+    value_ = (value_ ^ 0xff) * 0x100000001b3;  // a byte that occurs in no text: ("a", "bc") and ("ab", "c") get
+                                               // different hashes
   }
   std::string text() const { return fmt::format("{:016x}", value_); }
 
@@ -52,11 +52,11 @@ bool is_same(std::span<const double> shares, const std::string& text) {
     }
     return true;
   } catch (const InvalidArgument&) {
-    return false;  // all shares were rounded to 0
+    return false;  // the text contains only zeros, because all shares were rounded to 0
   }
 }
 
-/// All tensors that a placement places: the weights, and a cache of one row.
+/// All tensors that a placement assigns to devices: the weights, and a cache of one row.
 class Placed {
  public:
   explicit Placed(const models::Model& model) {
@@ -67,8 +67,8 @@ class Placed {
 
   std::string key(const models::Placement& placement) const { return key(placement, all_); }
 
-  /// Whether `placement` has the key `wanted`, which is the key of `wanted_of`. If devices act as one, they divide
-  /// equal layers equally. Comparing a few sample tensors therefore excludes most placements.
+  /// Whether the key of `placement` equals `wanted`, the key of the placement `wanted_of`. If devices act as one, they
+  /// divide equal layers equally. So comparing a few sample tensors is enough to reject most placements.
   bool has_key(const models::Placement& placement, const models::Placement& wanted_of, const std::string& wanted) {
     if (placement.is_meta() && wanted_of.is_meta()) {
       if (samples_.empty()) choose_samples();
@@ -93,7 +93,7 @@ class Placed {
     return digest.text();
   }
 
-  /// The first tensor of each combination of name (without the layer), shape and type.
+  /// Selects the first tensor of each combination of name (without the layer number), shape and type.
   void choose_samples() {
     std::set<std::tuple<std::string_view, Shape, DType>> known;
     for (const Tensor* tensor : all_) {
@@ -110,9 +110,9 @@ class Placed {
   std::string sample_key_;
 };
 
-/// Visits the fields that JSON stores by name, each with its parser. A new field of Choice must be added here, or to
-/// to_json() and with_json() like `shares`. The JSON is sent to other processes, and Chooser uses it in keys of
-/// verdicts.
+/// Calls `visit` with the JSON name, the value and the parser of each of these fields. A new field of Choice must be
+/// added here, or to to_json() and with_json() like `shares`. Process 0 sends the JSON to other processes, and Chooser
+/// uses the JSON in keys of verdicts.
 template <class AnyChoice, class Visit>
 void visit_named(AnyChoice& choice, const Visit& visit) {
   auto& [groups, mode, shares, host, context, experts, latent, cache_k, cache_v] = choice;
@@ -128,7 +128,7 @@ std::string ratio_text(std::span<const double> shares) {
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   std::vector<double> parts;
   for (const double share : shares) parts.push_back(sum > 0 ? share / sum : 0);
-  // Finds the smallest whole numbers with the same ratio.
+  // Finds the smallest whole numbers with the ratio of the shares.
   for (int scale = 1; scale <= 999; ++scale) {
     std::string text = join_shares(parts, scale, 0);
     if (is_same(parts, text)) return text;
@@ -199,10 +199,10 @@ std::string to_json(const Choice& choice) {
 
 Choice with_json(Choice known, const std::string& json) {
   const nlohmann::json told = nlohmann::json::parse(json);
-  // The number of devices is compared, but not their names: each process names its own devices without a process
-  // number.
+  // Only the number of devices is compared. The names differ, because a process omits the process number in the names
+  // of its own devices.
   require<CommError>(told["devices"] == known.device_count(),
-                     "process 0 uses {} devices, and this process {}; give all processes the same flags",
+                     "process 0 uses {} devices, but this process uses {}; give all processes the same flags",
                      told["devices"].get<size_t>(), known.device_count());
   known.shares = told["shares"].get<std::vector<double>>();
   known.host = {told["device_layers"], told["expert_layers"]};
@@ -242,7 +242,7 @@ models::SessionOptions session_options(const Choice& choice, models::SessionOpti
 }
 
 bool are_placed_alike(const Choice& one, Choice other) {
-  other.context = one.context;  // fields that affect only the session
+  other.context = one.context;  // `context` and `cache_v` affect only the session
   other.cache_v = one.cache_v;
   return one == other;
 }
@@ -272,7 +272,7 @@ std::vector<double> simplest_shares(const Chooser& chooser, const Choice& choice
     std::vector<double> shares = rounded(most / largest, 1);
     if (placed.has_key(place(shares), asked, wanted)) return shares;
   }
-  // If no such whole numbers exist, the shares are rounded to as few decimals as possible.
+  // If no such whole numbers exist, rounds the shares to as few decimals as possible.
   const double sum = std::accumulate(choice.shares.begin(), choice.shares.end(), 0.0);
   for (double scale = 1e3; scale < 1e9; scale *= 10) {
     std::vector<double> shares = rounded(scale / sum, 1 / scale);

@@ -10,8 +10,7 @@
 namespace shoal::tuning {
 namespace {
 
-/// Whether a device of the placement repacks weights. If no device does, loading with and without repacking is the
-/// same.
+/// Whether a device of the placement repacks weights. If no device does, the repacking option has no effect on loading.
 bool repacks(const models::Placement& placement) {
   const auto members = placement.members();
   return std::any_of(members.begin(), members.end(),
@@ -150,7 +149,7 @@ Verdict Chooser::judge(const Choice& choice, const models::Placement& placement,
 
 Verdict Chooser::judge(const Choice& choice) {
   const std::string split = split_key(model_, place(choice));
-  Choice rest = choice;  // fields that the split key does not cover
+  Choice rest = choice;  // will contain only the fields that the split key does not cover
   rest.groups.clear(), rest.shares.clear();
   rest.host = {};
   rest.context = context_of(choice);
@@ -173,7 +172,8 @@ Verdict Chooser::weigh(const Choice& choice) {
 }
 
 void Chooser::settle(const Choice& choice, bool again) {
-  std::unique_ptr<models::Placement> before;  // kept until the callback has replaced the backends of this placement
+  std::unique_ptr<models::Placement> before;  // the previous placement, which must exist until the callback has
+                                              // replaced its backends
   if (again || (placement_ != nullptr && !are_placed_alike(placed_, choice))) before = std::move(placement_);
   const models::Placement& placement = place(choice);
   if (watch_.placed) watch_.placed(placement);
@@ -217,7 +217,7 @@ Chosen Chooser::choose() {
     choice.context = planned ? planned->size.context : least;
     if (!planned && least < out.wanted_context) planned = largest_plan(*this, choice, {}, least, asked_.most_prompts);
     if (!has_room) {
-      // Other shares may fit now that the context is known.
+      // The context is now known, so other shares may fit.
       Chooser again(model_, asked_, {.poll = watch_.poll, .progress = watch_.progress});
       again.rows_ = rows_;
       const Choice other = again.with_shares(out, choice);

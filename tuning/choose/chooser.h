@@ -1,9 +1,9 @@
-// Judges choices of how to run a model (choice.h) and searches for the best choice.
+// Evaluates choices of how to run a model (choice.h) and searches for the best choice.
 //
-// A verdict contains the memory that a choice needs and, if the figures of the devices are known, its predicted time.
-// Verdicts are ordered by missing memory, then by seconds, so a fitting choice needs no separate search. The searches
-// of single dimensions (dimensions.h), the table of all choices of devices (compare.h) and the remedies use the same
-// chooser and its cached verdicts. No search allocates device memory or loads weights.
+// A verdict contains the memory that a choice needs. If the machine model is known, the verdict also contains the
+// predicted time. Verdicts are ordered by missing memory, then by seconds. So a search for the best verdict also finds
+// a choice that fits. The same chooser and its cached verdicts serve the searches of single fields (dimensions.h), the
+// table of all choices of devices (compare.h) and the remedies. No search allocates device memory or loads weights.
 //
 //   Asked (from flags)  ->  Chooser::choose()  ->  Chosen: choice, placement, plan
 #pragma once
@@ -22,79 +22,86 @@
 
 namespace shoal::tuning {
 
-/// Memory that must stay free.
+/// Memory that must stay free on the devices.
 struct Margin {
-  size_t bytes = 0;  ///< on every device
-  /// CPU devices keep at least 2 % of their memory free, and at least 64 MiB (or a sixteenth of the memory if that is
-  /// less). Other programs use the same memory, and the system kills a process that uses too much.
+  size_t bytes = 0;  ///< number of bytes on every device
+  /// If true, a CPU device keeps free at least 2 % of its memory. It also keeps free at least 64 MiB, or a sixteenth of
+  /// its memory if that is less. Other programs use the same memory, and the system kills a process that uses too much.
   bool spare_host = false;
-  /// Mapped weights do not count as needed memory. They may be read from the disk for every token instead.
+  /// If true, mapped weights do not count as needed memory. The system may then read these weights from the disk for
+  /// every token.
   bool from_disk = false;
 };
 /// Bytes that must stay free on a device.
 size_t margin_of(const models::DeviceUse& use, const Margin& margin);
-/// Free bytes of a device minus the needed bytes and the margin; negative if the device lacks memory.
+/// Free bytes of a device minus the needed bytes and the margin. Negative if the device has too little memory.
 int64_t spare_bytes(const models::DeviceUse& use, const Margin& margin = {});
-/// The smallest spare_bytes() of all devices.
+/// The smallest result of spare_bytes() among the devices.
 int64_t tightest(std::span<const models::DeviceUse> uses, const Margin& margin);
 
 struct Asked {
   Choice fixed;
   Free free = {};
-  /// Options that no search changes. Predictions use the device times in `machine`; nullptr: the times are unknown.
+  /// Options that no search changes. Predictions use the device times in `placement.machine`; nullptr: the times are
+  /// unknown.
   models::PlacementOptions placement = {};
   models::SessionOptions session = {};
   models::LoadOptions load = {};
   Workload work = {};
   Objective objective = Objective::kGeneration;
-  int64_t way_tokens = 1;  ///< number of batch tokens for which the expert and latent splits are chosen
-  int64_t way_rows = 0;    ///< number of cache rows that a token reads; 0: half of the context
+  int64_t way_tokens = 1;  ///< number of tokens in the batch for which the search selects the expert split and the
+                           ///< latent split
+  int64_t way_rows = 0;    ///< number of latent cache rows that a token reads; 0: half of the context
   Margin margin = {};
-  int64_t least_context = 4096;  ///< smallest context to which a search shrinks, unless the user asks for less
-  int64_t prompt = 0;            ///< number of prompt tokens; the context must hold one more
-  /// Whether the margin is required. If not, and no context leaves the margin, choose() takes the smallest context.
+  int64_t least_context = 4096;  ///< smallest context that a search selects, unless the user asks for a smaller one
+  int64_t prompt = 0;            ///< number of prompt tokens; the context has room for at least one more
+  /// Whether the margin is required. If the margin is optional and no context leaves it free, choose() takes the
+  /// smallest context.
   bool must_fit = true;
-  bool is_repacking_decided = false;  ///< only `load` decides about repacking, even if the result does not fit
-  size_t most_prompts = std::numeric_limits<size_t>::max();  ///< limit of prompt batch sizes in the plan; the largest
-                                                             ///< sizes are kept
+  bool is_repacking_decided = false;  ///< whether `load` alone decides about repacking, even if the repacked weights do
+                                      ///< not fit
+  size_t most_prompts = std::numeric_limits<size_t>::max();  ///< largest number of prompt batch sizes in the plan; the
+                                                             ///< smallest sizes are omitted
 
   int64_t least() const { return std::max(least_context, prompt + 1); }
 };
 
 struct Verdict {
-  Choice choice;  ///< `context` is set, not 0
+  Choice choice;  ///< `context` is the actual number of tokens, not 0
   std::vector<models::DeviceUse> memory;
   bool fits = false;
-  bool from_disk = false;  ///< memory is too small, but the choice runs: weights are read from the disk for every token
+  bool from_disk = false;  ///< whether the choice runs although the memory is too small: weights are read from the disk
+                           ///< for every token
   Workload work;
   std::optional<PhasePrediction> prompt,
-      generation;  ///< nullopt if the phase has no tokens, or if the figures are unknown
+      generation;  ///< nullopt if the phase has no tokens, or if the machine model is unknown
   std::string split_key;
 
-  /// Bytes of missing memory, summed over the devices.
+  /// Sum of the missing bytes of all devices.
   double lacking() const;
-  /// Whether the devices together have enough memory. If not, no shares fit (apart from rounding to units).
+  /// Whether the total memory of the devices is large enough. If not, no shares fit (apart from rounding to units).
   bool may_fit() const;
   bool has_time() const { return prompt || generation; }
 };
-/// Seconds of the objective's phase. If that phase has no tokens, seconds of the other phase. Infinite without a
-/// prediction.
+/// Seconds of the phase that the objective names. If that phase has no tokens, seconds of the other phase. Infinite if
+/// the verdict has no prediction.
 double seconds_of(const Verdict& verdict, Objective objective);
-/// Whether `one` is better: it lacks less memory, or it lacks as much and is faster. `gain`: smaller relative
-/// differences count as rounding.
+/// Whether `one` is better. The verdict with fewer missing bytes is better. If the missing bytes are equal, the faster
+/// verdict is better. `gain`: relative differences up to this value count as rounding errors.
 bool is_better(const Verdict& one, const Verdict& other, Objective objective, double gain = 0);
 
-/// The result of choose(), with the findings that a command reports.
+/// The result of choose(), with values that commands print.
 struct Chosen {
   Choice choice;  ///< all fields are decided
-  Ways ways;      ///< decided splits and the compared seconds
+  Ways ways;      ///< the decided splits, with the seconds of all compared splits
   std::unique_ptr<models::Placement> placement;
   std::unique_ptr<models::ModelPlan> plan;
-  std::optional<Verdict> shares, even;  ///< verdicts of the best and of even shares; nullopt if the user set shares
-  bool keeps_shares = false;            ///< other shares would fit the context, but not the margin of free memory
-  std::vector<Verdict> hosts;           ///< choices with weights on the host, the fastest first; empty if all weights
-                                        ///< fit on the devices
-  std::vector<std::string> notes;       ///< sentences about the other free dimensions
+  std::optional<Verdict> shares, even;  ///< verdicts of the best shares and of even shares; nullopt if the user set the
+                                        ///< shares
+  bool keeps_shares = false;            ///< whether the context would fit with other shares, but without the margin
+  std::vector<Verdict> hosts;           ///< choices with weights on the host, fastest choice first; empty if all
+                                        ///< weights fit on the devices
+  std::vector<std::string> notes;       ///< sentences about the selected cache types
   int64_t wanted_context = 0;
   bool leaves_margin = true;
 };
@@ -102,16 +109,17 @@ struct Chosen {
 /// Callbacks of a search.
 struct Watch {
   std::function<void()> poll = {};                        ///< called regularly; may throw to stop the search
-  std::function<void(int done, int most)> progress = {};  ///< called after each new split of a share search
-  /// Called for each placement for which choose() plans a session, so that the caller can count the threads of its
-  /// devices. The previous placement is destroyed after the call.
+  std::function<void(int done, int most)> progress = {};  ///< called after each split that a share search has not tried
+                                                          ///< before
+  /// Called for each placement for which choose() plans a session. The caller can then count the threads of the
+  /// placement's devices. The previous placement is destroyed after the call.
   std::function<void(const models::Placement&)> placed = {};
-  /// Provides the figures of the machine if a choice needs a part on the host and they are unknown. nullptr: no
-  /// figures.
+  /// Provides the machine model if a choice needs a host part and the model is unknown. nullptr: the machine model
+  /// stays unknown.
   std::function<std::shared_ptr<const machine::MachineModel>()> figures = {};
 };
 
-/// For use by one thread. The model must outlive the chooser.
+/// One thread at a time may use a chooser. The model must outlive the chooser.
 class Chooser {
  public:
   Chooser(const models::Model& model, Asked asked, Watch watch = {});
@@ -122,39 +130,39 @@ class Chooser {
   bool knows_machine() const { return asked_.placement.machine != nullptr; }
   const machine::MachineModel& machine() const { return *asked_.placement.machine; }
 
-  /// Decides all free dimensions. The result has no plan if must_fit is set and no context fits. Throws InvalidArgument
-  /// if Placement or ModelPlan rejects the choice.
+  /// Decides all free fields. The result has no plan if must_fit is set and no context fits. Throws InvalidArgument if
+  /// Placement or ModelPlan rejects the choice.
   Chosen choose();
 
-  /// The verdict of a choice, with its predicted time. The plan repacks weights if there is room. The work is clipped
-  /// to the context. Throws InvalidArgument if Placement or ModelPlan rejects the choice, or if the machine lacks a
-  /// device or dtype.
+  /// The verdict of a choice, with its predicted time. The plan repacks weights if they fit. The predicted work has at
+  /// most as many tokens as the context. Throws InvalidArgument if Placement or ModelPlan rejects the choice, or if the
+  /// machine model does not contain a device or a dtype.
   Verdict judge(const Choice& choice);
-  /// The same for an existing placement and plan.
+  /// The verdict of a choice whose placement and plan already exist.
   Verdict judge(const Choice& choice, const models::Placement& placement, const models::ModelPlan& plan);
-  /// The verdict of a choice, without its time.
+  /// The verdict of a choice, without a predicted time.
   Verdict weigh(const Choice& choice);
-  /// Memory of weights and caches. Plans no graph, so compute memory is not included.
+  /// Memory of weights and caches by device. The result does not include compute memory, because no graph is planned.
   std::vector<models::DeviceUse> persistent(const Choice& choice);
 
-  /// The placement of a choice; valid until the next call.
+  /// The placement of a choice. The reference is valid until the next call.
   const models::Placement& place(const Choice& choice);
-  /// Placement options of a choice. Its expert and latent splits are decided and, if `ways` is given, stored there.
+  /// Placement options of a choice, with decided expert and latent splits. `ways`: receives these splits.
   models::PlacementOptions options_of(const Choice& choice, Ways* ways = nullptr) const;
   models::SessionOptions session_of(const Choice& choice) const;
-  /// The context in tokens: from the choice, or else from the session.
+  /// The context in tokens. If the choice has no context, returns the context of the session options.
   int64_t context_of(const Choice& choice) const;
-  /// A plan with repacked weights if they fit. Otherwise a plan with the weights as in the file, if it lacks less
-  /// memory. `spare`: receives the spare bytes of the tightest device beyond the margin, for the better of the two
-  /// plans.
+  /// Returns a plan with repacked weights if the repacked weights fit. Otherwise, returns the plan that lacks less
+  /// memory: with repacked weights, or with the weights as in the file. `spare`: receives the spare bytes of the
+  /// tightest device in the better of the two plans, after subtraction of the margin.
   models::ModelPlan plan(const Choice& choice, const Margin& margin, size_t most_prompts, int64_t* spare = nullptr);
-  /// Calls Watch::figures if the figures are unknown.
+  /// Calls Watch::figures if the machine model is unknown.
   void find_figures();
 
  private:
   Choice with_shares(Chosen& chosen, const Choice& choice);
-  /// Makes the placement for a session and reports it (Watch::placed). `again`: replaces the placement of the same
-  /// choice, because `rows_` has changed.
+  /// Makes the placement for a session and calls Watch::placed. `again`: replaces the placement of the same choice,
+  /// because `rows_` has changed.
   void settle(const Choice& choice, bool again = false);
   Verdict weighed(const Choice& choice, const models::ModelPlan& plan) const;
   void time(Verdict& verdict, const models::Placement& placement, const models::ModelPlan& plan) const;
@@ -162,7 +170,7 @@ class Chooser {
   const models::Model& model_;
   Asked asked_;
   Watch watch_;
-  int64_t rows_;  ///< number of latent cache rows that a token reads; by default half of the context
+  int64_t rows_;  ///< number of latent cache rows that a token reads; half of the context by default
   std::unique_ptr<models::Placement> placement_;  ///< the latest placement
   Choice placed_;                                 ///< choice of the latest placement
   Ways ways_;                                     ///< splits of the latest placement

@@ -10,26 +10,28 @@
 namespace shoal::tuning {
 namespace {
 
-/// The best shares are searched for this number of the fastest device sets.
+/// Number of the fastest device sets for which the best shares are searched.
 constexpr size_t kClosely = 2;
-/// Limits the predictions of one search: effort = predictions * layers * devices. Large models get fewer predictions,
-/// so that a search takes only a few seconds.
+/// Limits the number of predictions in one search: effort = predictions * layers * devices. A search uses fewer
+/// predictions for a large model, so it takes only a few seconds.
 constexpr double kMostEffort = 5000;
 constexpr int kLeastPredictions = 8, kMostPredictions = 48;
-/// If nothing fits, remedies are searched for this number of smaller sets: the sets with most free memory.
+/// Number of smaller sets for which remedies are searched if nothing fits. These are the sets with the most free
+/// memory.
 constexpr size_t kMostNarrowWays = 4;
 
 bool are_grouped(const models::DeviceGroups& groups) {
   return groups.size() > 1 && groups.size() < models::joined(groups).front().size();
 }
 
-/// Whether every device gets a share. Other choices are skipped, because the smaller set has its own row in the table.
+/// Whether every device has a share above 0. The table omits splits with a share of 0, because the smaller set has its
+/// own row.
 bool has_all(const std::vector<double>& shares) {
   return std::find(shares.begin(), shares.end(), 0.0) == shares.end();
 }
 
-/// Choices for which remedies are searched if nothing fits. First all devices in every mode (the asked mode first),
-/// then smaller sets.
+/// Choices for which remedies are searched if nothing fits. All devices in every mode come first, with the asked mode
+/// at the front. Smaller sets come last.
 std::vector<Choice> ways_of(const Choice& asked, const machine::MachineModel& machine) {
   const std::vector<Device*> devices = asked.devices();
   std::vector<Choice> ways{acting_as_one(devices)};
@@ -52,7 +54,7 @@ std::vector<Choice> ways_of(const Choice& asked, const machine::MachineModel& ma
   return ways;
 }
 
-/// Builds the table.
+/// Builds the table of a Comparison.
 class Table {
  public:
   Table(Chooser& chooser, const std::function<void(int, int)>& progress)
@@ -70,7 +72,7 @@ class Table {
     sort();
   }
 
-  /// Adds the best split in which every device has some work, to show the cost of using all devices.
+  /// Adds the best split in which every device has work. This row shows the cost of using all devices.
   void add_all_taking_part() {
     for (const Choice& choice : {acting_as_one(devices_), layers_of(devices_)}) {
       if (choice.mode == models::SplitMode::kTensor || has_layers_for(devices_)) search(choice, true);
@@ -78,7 +80,7 @@ class Table {
     sort();
   }
 
-  /// Adds choices with all devices and the smallest possible part on the host.
+  /// Adds choices with all devices and the smallest possible host part.
   void add_hosts() {
     std::vector<Choice> ways{acting_as_one(devices_)};
     if (devices_.size() > 1 && has_layers_for(devices_)) ways.push_back(layers_of(devices_));
@@ -116,7 +118,7 @@ class Table {
     if (has_all(layers.shares)) consider(layers);
   }
 
-  /// Searches the best shares of the fastest sets only. Better shares would not make a slower set win.
+  /// Searches the best shares of only the fastest sets. A slower set would not win even with better shares.
   void look_closely() {
     std::vector<Verdict> fastest;
     std::copy_if(verdicts_.begin(), verdicts_.end(), std::back_inserter(fastest), [](const Verdict& one) {
@@ -149,7 +151,7 @@ class Table {
     return static_cast<int64_t>(set.size()) <= chooser_.model().hparams.layers;
   }
 
-  /// Returns nullopt for an impossible choice.
+  /// Adds the verdict of a choice. Returns nullopt if the choice is impossible.
   std::optional<Verdict> consider(const Choice& choice) {
     try {
       const Verdict verdict = chooser_.judge(choice);
@@ -166,7 +168,8 @@ class Table {
     if (known_.insert(key).second) verdicts_.push_back(std::move(verdict));
   }
 
-  /// Order: choices that fit, by speed; choices that read from the disk; other choices, by missing bytes.
+  /// Sorts the verdicts into this order: choices that fit, by speed; choices that read weights from the disk, by speed;
+  /// other choices, by missing bytes.
   void sort() {
     std::stable_sort(verdicts_.begin(), verdicts_.end(), [&](const Verdict& a, const Verdict& b) {
       if (a.from_disk != b.from_disk && !(a.fits || b.fits)) return a.from_disk;

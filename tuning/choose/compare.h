@@ -14,42 +14,46 @@
 
 namespace shoal::tuning {
 
-/// Changes that make a model fit. Each change is sufficient alone and can be expressed with flags.
+/// Changes that make a model fit. Each change alone is sufficient, and the user can make it with flags.
 struct Remedies {
   Choice asked;
   std::vector<models::DeviceUse> lacking;  ///< devices that need more memory than they have
-  std::optional<Choice> context;           ///< the choice that fits with the largest context
-  std::optional<Choice> context_q8_0;      ///< the same with a q8_0 cache, if it allows a larger context
+  std::optional<Choice> context;           ///< the choice with the largest context that fits
+  std::optional<Choice> context_q8_0;      ///< with a q8_0 cache, the choice with the largest context that fits;
+                                           ///< nullopt if the context of `context` is as large
   double bits = 0;                         ///< bits per weight in the file
-  std::optional<double> bits_that_fit;     ///< bits per weight with which the asked context fits
-  Choice bits_choice;                      ///< the choice for `bits_that_fit`
-  std::vector<std::string> quantisations;  ///< file types with at most `bits_that_fit`, smaller than the present file:
-                                           ///< "Q4_K_M"
-  std::optional<int> more_devices;         ///< number of additional devices with the memory of `device`
-  std::string device;                      ///< the device with most memory
-  bool even_shares = true;                 ///< whether the additional devices work with even shares; false: shares must
-                                           ///< be chosen
+  std::optional<double> bits_that_fit;     ///< largest number of bits per weight with which the asked context fits
+  Choice bits_choice;                      ///< the choice that fits if the file has at most `bits_that_fit` bits per
+                                           ///< weight
+  std::vector<std::string> quantisations;  ///< file types, such as "Q4_K_M", with at most `bits_that_fit` bits per
+                                           ///< weight, and with fewer bits than the present file
+  std::optional<int> more_devices;         ///< number of additional devices, each with as much memory as `device`
+  std::string device;                      ///< the device with the most memory
+  bool even_shares = true;                 ///< whether the model fits on all these devices with even shares; false: the
+                                           ///< user must choose shares
   models::SplitMode devices_mode = models::SplitMode::kTensor;
   bool none() const { return !context && !context_q8_0 && !bits_that_fit && !more_devices; }
 };
 
-/// Remedies for a verdict that does not fit. `ways`: devices and modes to consider, in order of preference; their
-/// shares are ignored.
+/// Remedies for a verdict that does not fit. `ways`: the devices and modes to consider, in order of preference. The
+/// shares in `ways` are ignored.
 Remedies remedies(Chooser& chooser, const Verdict& verdict, std::span<const Choice> ways);
-/// Remedies that use the devices of the verdict, in either mode.
+/// Remedies that use the devices of the verdict, in tensor mode or layer mode.
 Remedies remedies(Chooser& chooser, const Verdict& verdict);
 
 struct Comparison {
-  std::vector<Verdict> verdicts;     ///< one per split; fitting ones first, by speed
+  std::vector<Verdict> verdicts;     ///< one verdict per split; verdicts that fit come first, in order of speed
   std::optional<size_t> best;        ///< index into `verdicts`; nullopt if no choice runs
   std::string reason;                ///< a sentence that explains the best choice; "" if no choice runs
-  std::optional<Remedies> remedies;  ///< if no choice fits: remedies for the choice with the least missing memory
+  std::optional<Remedies> remedies;  ///< remedies for the choice with the fewest missing bytes; nullopt if a choice
+                                     ///< fits
 };
 
-/// Compares all useful sets of the asked devices, and the asked groups. Each set is evaluated with its devices acting
-/// as one and with divided layers. If nothing fits, choices with a part on the host are added. Choices that contradict
-/// the placement options are omitted. `progress` is called before each part of the work and may throw to stop. Requires
-/// a machine. Throws InvalidArgument if no choice is possible, or if the work lacks the objective's phase.
+/// Compares all useful sets of the asked devices, and the asked groups. Each set is evaluated twice: with devices that
+/// act as one, and with devices that divide the layers. If nothing fits, the table also contains choices with a host
+/// part. The table omits choices that contradict the placement options. `progress` is called before each set and may
+/// throw to stop the comparison. Requires a machine model. Throws InvalidArgument if no choice is possible, or if the
+/// work has no tokens in the phase of the objective.
 Comparison compare(Chooser& chooser, const std::function<void(int done, int total)>& progress = {});
 
 /// Explains in one sentence why the first verdict of a sorted table is the best.

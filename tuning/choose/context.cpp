@@ -9,7 +9,7 @@ namespace shoal::tuning {
 std::optional<models::ModelPlan> largest_plan(Chooser& chooser, const Choice& choice, Margin margin, int64_t least,
                                               size_t most_prompts) {
   std::optional<models::ModelPlan> best;
-  bool maps = false;  // some weights are mapped
+  bool maps = false;  // whether a tried plan maps weights
   const auto room = [&](int64_t context) {
     Choice one = choice;
     one.context = context;
@@ -25,7 +25,7 @@ std::optional<models::ModelPlan> largest_plan(Chooser& chooser, const Choice& ch
   const double at_most = room(most);
   const double at_least = at_most < 0 && least < most ? room(least) : -1;
   if (at_most < 0 && at_least >= 0) {
-    // Linear interpolation comes close to the limit. The search continues from there in growing steps.
+    // Linear interpolation gives a context close to the limit. The search continues from this context in growing steps.
     auto next = fits + static_cast<int64_t>(at_least / (at_least - at_most) * static_cast<double>(most - fits));
     for (int64_t reach = kContextStep; most - fits > kContextStep; reach = std::min(4 * reach, most)) {
       if (next <= fits || next >= most) next = fits + (most - fits) / 2;

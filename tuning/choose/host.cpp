@@ -1,4 +1,4 @@
-// Finds the smallest part of a model that must stay on the host.
+// Finds the smallest host part with which a model fits.
 #include <algorithm>
 
 #include "base/error.h"
@@ -10,26 +10,27 @@ namespace {
 
 using Uses = std::vector<models::DeviceUse>;
 
-/// Number of times that the computed memory is corrected with a plan that does not fit.
+/// Maximum number of corrections of the computed memory. Each correction uses a plan that does not fit.
 constexpr int kCorrections = 4;
-/// Number of host layers that means: only the embedding. With 0 host layers, the host holds the embedding and the head.
+/// Number of host layers for which the host stores only the embedding. With 0 host layers, the host stores the
+/// embedding and the output head.
 constexpr int64_t kEmbedding = -1;
 
 bool leaves(const Uses& uses, const Margin& margin) {
   return tightest(uses, margin) >= 0;
 }
 
-/// Searches the smallest part for one choice of devices and mode. The sum of weights and caches is exact
-/// (models::persistent_use). The compute memory is taken from a plan and assumed equal for all parts.
+/// Searches the smallest host part for one choice of devices and mode. The sum of weights and caches is exact
+/// (models::persistent_use). The compute memory comes from one plan and is assumed equal for all host parts.
 class HostSearch {
  public:
   HostSearch(Chooser& chooser, const Choice& way, const Margin& margin)
       : chooser_(chooser), way_(way), margin_(margin), layers_(chooser.model().hparams.layers) {}
 
-  /// Whether one of the plans maps weights.
+  /// Whether one of the tried plans maps weights.
   bool maps() const { return maps_; }
 
-  /// Leaves only experts on the host. If that is not enough, leaves all experts and also whole layers.
+  /// Leaves only experts on the host. If this is not enough, leaves all experts and some whole layers on the host.
   std::optional<Choice> with_experts() {
     const int64_t all = models::layers_with_experts(chooser_.model());
     if (all == 0) return std::nullopt;
@@ -42,10 +43,10 @@ class HostSearch {
   }
 
  private:
-  /// The choice for the smallest number in [first, last] that fits.
+  /// Returns the choice with part_of(n), for the smallest n in [first, last] that fits.
   template <class PartOf>
   std::optional<Choice> least(int64_t first, int64_t last, const PartOf& part_of) {
-    // Takes the compute memory from a plan in which devices still have some work.
+    // Takes the compute memory from a plan that still leaves work for the devices.
     const Choice usual = with(part_of(std::max(first, last - 1)));
     correct(usual, plan(usual));
     const auto fits_with = [&](int64_t n) { return leaves(uses_of(with(part_of(n))), margin_); };
@@ -59,7 +60,7 @@ class HostSearch {
       const Choice found = with(part_of(enough));
       const Uses planned = plan(found);
       if (leaves(planned, margin_)) {
-        // The computed memory may be too high, so the next smaller part may also fit.
+        // The computed memory may exceed the needed memory, so the next smaller host part may also fit.
         const bool may_be_less = i == 0 && enough > first;
         const Choice less = may_be_less ? with(part_of(enough - 1)) : found;
         return may_be_less && leaves(plan(less), margin_) ? less : found;
@@ -72,7 +73,7 @@ class HostSearch {
     return std::nullopt;
   }
 
-  /// The choice with this part on the host. The other layers are divided among the groups in proportion to their room.
+  /// The choice with this host part. The groups divide the other layers in proportion to their free memory.
   Choice with(const HostPart& part) {
     Choice choice = way_;
     choice.host = part;
@@ -91,7 +92,7 @@ class HostSearch {
     return uses;
   }
 
-  /// Weights and caches, plus the known compute memory.
+  /// Bytes of weights and caches, plus the compute memory of the latest plan.
   Uses uses_of(const Choice& choice) {
     Uses uses = chooser_.persistent(choice);
     for (models::DeviceUse& use : uses) use.use.compute += compute_of(use.device);
@@ -107,7 +108,8 @@ class HostSearch {
     }
   }
 
-  /// Compute memory of a device. A device that is not in the plan is assumed to need as much as the largest user.
+  /// Compute memory of a device. If the plan does not contain the device, returns the largest compute memory of all
+  /// devices.
   size_t compute_of(const std::string& device) const {
     size_t most = 0;
     for (const auto& [name, bytes] : compute_) {
@@ -125,8 +127,8 @@ class HostSearch {
   std::vector<std::pair<std::string, size_t>> compute_;  ///< compute memory by device, from the latest plan
 };
 
-/// The choice with experts on the host, then the choice with layers. Choices that contradict the placement options are
-/// omitted.
+/// The choice with experts on the host, followed by the choice with only layers on the host. Omits choices that
+/// contradict the placement options.
 std::vector<Choice> parts_of(Chooser& chooser, const Choice& way, Margin margin) {
   std::vector<Choice> out;
   bool maps = false;
@@ -166,7 +168,7 @@ std::vector<Verdict> host_parts(Chooser& chooser, const Choice& choice, const Ma
     try {
       out.push_back(chooser.judge(part));
     } catch (const InvalidArgument&) {
-      out.push_back(chooser.weigh(part));  // the machine has no figures for the host or a dtype
+      out.push_back(chooser.weigh(part));  // the machine model does not contain the host or a dtype
     }
   }
   std::stable_sort(out.begin(), out.end(), [&](const Verdict& a, const Verdict& b) {

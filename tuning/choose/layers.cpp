@@ -1,4 +1,4 @@
-// Divides layers among groups of devices in proportion to their room.
+// Divides layers among groups of devices in proportion to their free memory.
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -9,8 +9,8 @@
 namespace shoal::tuning {
 namespace {
 
-/// Bytes that the devices store for each layer (weights and cache), for the tensors before the first layer, and for the
-/// tensors after the last layer.
+/// Bytes of weights and cache that the devices store. `layers`: bytes for each layer. `first`: bytes of the tensors
+/// before the first layer. `last`: bytes of the tensors after the last layer. `host`: bytes that stay on the host.
 struct LayerBytes {
   std::vector<double> layers;
   double first = 0, last = 0, host = 0;
@@ -47,8 +47,8 @@ LayerBytes bytes_of_layers(const Chooser& chooser, const Choice& choice) {
   return bytes;
 }
 
-/// Free bytes of each group minus its compute memory. A group that is not in `uses` is assumed to need as much as the
-/// largest user.
+/// Free bytes of each group minus its compute memory and the margin. A device without an entry in `uses` counts with
+/// the largest compute memory of all entries.
 std::vector<double> free_memory_for_layers(const Choice& choice, std::span<const models::DeviceUse> uses, size_t margin) {
   size_t most = 0;
   for (const models::DeviceUse& use : uses) most = std::max(most, use.use.compute + use.use.communication);
@@ -66,7 +66,8 @@ std::vector<double> free_memory_for_layers(const Choice& choice, std::span<const
   return free_memory;
 }
 
-/// Fills the groups one after another up to the fraction `level` of their room. Returns the number of layers by group.
+/// Fills the groups one after another, each up to the fraction `level` of its free memory. Returns the number of layers
+/// by group.
 std::vector<double> filled(std::span<const double> layers, std::span<const double> free_memory, double level) {
   std::vector<double> counts(free_memory.size(), 0.0);
   size_t next = 0;
@@ -94,7 +95,7 @@ std::vector<double> layers_by_free_memory(const Chooser& chooser, const Choice& 
   const double all = std::accumulate(divided.begin(), divided.end(), 0.0);
   const double space = std::accumulate(free_memory.begin(), free_memory.end(), 0.0);
   if (here == 0 || all <= 0 || space <= 0) return even_shares(free_memory.size());
-  // Bisects for the lowest level at which all layers have a place.
+  // Bisects for the lowest level at which all layers fit on the groups.
   double low = 0, high = 2 * all / space + 1;
   std::vector<double> counts = filled(divided, free_memory, high);
   for (int i = 0; i < 40; ++i) {

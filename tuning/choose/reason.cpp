@@ -9,7 +9,7 @@
 namespace shoal::tuning {
 namespace {
 
-/// "12 all_reduce and 1 all_gather".
+/// Counts of the collectives as text, such as "12 all_reduce and 1 all_gather".
 std::string counts_text(const PhasePrediction& phase) {
   std::vector<std::pair<Collective, int64_t>> counts;
   for (const tuning::CollectiveTime& one : phase.collectives) {
@@ -48,7 +48,8 @@ std::string name_in_text(const Verdict& one) {
   return one.choice.device_count() == 1 ? one.choice.devices_text() + " alone" : one.choice.name();
 }
 
-/// "1.20x faster than CPU0,CPU1 tensor even" or "as fast as CPU1 alone". With `why`, also the costs of `other`.
+/// "1.20x faster than CPU0,CPU1 tensor even" or "as fast as CPU1 alone". `why`: adds the communication, copies and
+/// waiting of `other`.
 std::string than_text(const Verdict& winner, const Verdict& other, Objective objective, bool why = true) {
   const double factor = seconds_of(other, objective) / seconds_of(winner, objective);
   const std::string text = factor < 1.005 ? fmt::format("as fast as {}", name_in_text(other))
@@ -66,7 +67,7 @@ std::string faster_text(const Verdict& winner, const Verdict& other, Objective o
 std::string reason_of(const std::vector<Verdict>& sorted, Objective objective) {
   const Verdict& best = sorted.front();
   if (!best.fits)
-    return best.choice.name() + " is the fastest that runs, with weights read from the disk for every token";
+    return best.choice.name() + " is the fastest choice that runs, but weights are read from the disk for every token";
   size_t most = 0;
   for (const Verdict& one : sorted) most = std::max(most, one.choice.device_count());
   if (most == 1) {
@@ -84,12 +85,13 @@ std::string reason_of(const std::vector<Verdict>& sorted, Objective objective) {
   };
   if (best.choice.device_count() == most) {
     if (const Verdict* one = first_of(1, {})) return faster_text(best, *one, objective, false);
-    return best.choice.name() + " is the fastest that fits; no single device has enough memory";
+    return best.choice.name() + " is the fastest choice that fits; no single device has enough memory";
   }
   const Verdict* all = first_of(most, {});
-  if (all == nullptr) return best.choice.name() + " is the fastest that fits";
+  if (all == nullptr) return best.choice.name() + " is the fastest choice that fits";
   std::string text = faster_text(best, *all, objective, true);
-  // A layer split is often about as fast as one device, so the text also names the cost of acting as one.
+  // A layer split is often about as fast as one device. The text therefore also names the cost if the devices act as
+  // one.
   const Verdict* as_one = first_of(most, models::SplitMode::kTensor);
   if (as_one != nullptr && as_one != all) text += "; " + than_text(best, *as_one, objective);
   return text;

@@ -12,12 +12,13 @@
 namespace shoal::tuning {
 namespace {
 
-/// Allowance for errors of the context that is estimated from total memory. A choice is planned only if its estimate
-/// times this factor exceeds the best context so far.
+/// Allowance for errors in an estimated context. A choice is planned only if its estimate times this factor exceeds the
+/// best context so far.
 constexpr double kEstimate = 1.03;
-/// Allowance for shares that are uneven because they consist of whole units.
+/// Allowance for uneven shares. Shares consist of whole units, so they may be uneven.
 constexpr double kUneven = 1.05;
-/// File types and their approximate bits per weight. The figures depend on the model; these are on the high side.
+/// File types and their approximate bits per weight. The exact numbers depend on the model; most models have slightly
+/// fewer bits.
 struct FileBits {
   const char* name;
   double bits;
@@ -42,7 +43,8 @@ double bits_per_weight(const models::Model& model) {
   return elements > 0 ? static_cast<double>(model.weight_bytes()) * 8 / elements : 0;
 }
 
-/// The fraction of the weights that fits on every device; 0: some device is too small even without weights.
+/// The largest fraction of the weights with which every device has enough memory. 0: at least one device is too small
+/// even without weights.
 double weights_that_fit(std::span<const models::DeviceUse> uses) {
   double part = std::numeric_limits<double>::infinity();
   for (const models::DeviceUse& use : uses) {
@@ -68,7 +70,8 @@ class RemedySearch {
     }
   }
 
-  /// The choice with the largest context of all considered choices, with even shares or shares by free memory.
+  /// The choice with the largest context among all considered choices. Each choice is tried with even shares and with
+  /// shares in proportion to free memory.
   std::optional<Choice> largest(std::optional<DType> cache = {}) const {
     std::optional<Choice> best;
     for (Choice way : ways_) {
@@ -112,7 +115,7 @@ class RemedySearch {
     }
     if (best <= 0 || best >= 1) return;
     const double bits = out.bits * best;
-    // The file's own type does not help, and neither do types of the same size.
+    // Only types with fewer bits per weight than the file help.
     const auto* own = std::min_element(kFileBits.begin(), kFileBits.end(), [&](const auto& a, const auto& b) {
       return std::abs(a.bits - out.bits) < std::abs(b.bits - out.bits);
     });
@@ -135,11 +138,11 @@ class RemedySearch {
   }
 
  private:
-  /// Moves shares away from devices that are too small for a slightly larger context. Repeats this as long as the
-  /// context grows.
+  /// Tries a slightly larger context, and moves shares away from the devices that are too small for this context.
+  /// Repeats this step while the context grows.
   void improve(Choice& best) const {
     constexpr int kSteps = 4, kChanges = 3;
-    constexpr int64_t kWorthSeeking = 400;  // smallest gain worth a step: the context divided by this number
+    constexpr int64_t kWorthSeeking = 400;  // the smallest useful gain is the context divided by this number
     for (int step = 0; step < kSteps && best.context < context_ && best.device_count() > 1; ++step) {
       Choice one = best;
       one.context = std::min(context_, best.context + std::max(kContextStep, best.context / kWorthSeeking));
@@ -154,7 +157,7 @@ class RemedySearch {
       best = one;
       best.context = plan->size.context;
     }
-    // Rounds the shares to three digits unless that costs more than a few tokens.
+    // Rounds the shares to three digits unless the rounding costs more than a few tokens of context.
     Choice shorter = best;
     for (double& share : shorter.shares) share = std::round(share * 1000);
     shorter.context = context_;
@@ -173,7 +176,7 @@ class RemedySearch {
     return shares_by_free_memory(chooser_, way, [&](const Choice& one) { return chooser_.weigh(one).memory; });
   }
 
-  /// The shortest shares with the same split; empty if they are even.
+  /// The shares with the shortest text that give the same split as the choice. Empty if these shares are even.
   std::vector<double> simplest(const Choice& choice) const {
     std::vector<double> shares = simplest_shares(chooser_, choice);
     const bool are_equal = std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) == shares.end();
@@ -194,8 +197,9 @@ class RemedySearch {
     return cache > 0 ? std::min(asked, asked + room * asked / cache) : asked;
   }
 
-  // Estimates how many more devices are needed. Each device stores mirrored tensors and compute memory. The rest of its
-  // memory is room for divided tensors: for whole layers in layer mode, otherwise for any part of them.
+  // Estimates how many more devices are needed. Each device stores mirrored tensors and compute memory. The rest of the
+  // device's memory is for divided tensors. In layer mode, a device stores only whole layers. In tensor mode, a device
+  // can store any fraction of the divided tensors.
   void find_devices(Remedies& out, const Choice& way) const {
     const std::vector<models::DeviceUse> uses = chooser_.weigh(way).memory;
     const models::SplitMode mode = way.device_count() > 1 ? way.mode : asked_.mode;
@@ -203,7 +207,7 @@ class RemedySearch {
     const auto is_asked = [&](const models::DeviceUse& use) {
       return std::any_of(devices.begin(), devices.end(), [&](const Device* one) { return one->name() == use.device; });
     };
-    if (!std::all_of(uses.begin(), uses.end(), is_asked)) return;  // the part on the host cannot be divided
+    if (!std::all_of(uses.begin(), uses.end(), is_asked)) return;  // the host part cannot be divided
     const Divided divided = divided_bytes(mode);
     double all = 0;
     for (const models::DeviceUse& use : uses) all += static_cast<double>(use.needed());
@@ -229,7 +233,8 @@ class RemedySearch {
     out.devices_mode = mode;
   }
 
-  /// Bytes of the weights and caches that the devices divide, and bytes of one unit. unit 0: any part is possible.
+  /// `bytes`: total size of the weights and caches that the devices divide. `unit`: size of the smallest unit that a
+  /// device can store; 0: any size is possible.
   struct Divided {
     double bytes = 0, unit = 0;
   };

@@ -1,5 +1,5 @@
-// Sets of devices for comparisons. Devices of one kind are interchangeable in predictions, so only one of several
-// equivalent sets is kept.
+// Sets of devices for comparisons. Predictions are the same for all devices of one kind, so only one of several
+// equivalent sets remains.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMostSets = 64;
 constexpr size_t kMostDevicesForSets = 12;
-/// Relative differences up to this count as equal, because repeated measurements differ that much.
+/// Values count as equal up to this relative difference, because repeated measurements differ that much.
 constexpr double kAlike = 0.1;
 
 bool alike(double a, double b) {
@@ -31,7 +31,7 @@ bool alike(const machine::ProductModel& a, const machine::ProductModel& b) {
   return alike(a.streamed, b.streamed) && alike(a.cached, b.cached);
 }
 
-/// Whether two devices have equal figures. Names and domains are not compared.
+/// Whether two devices have equal measurements. The comparison ignores names and domains.
 bool alike(const machine::DeviceModel& a, const machine::DeviceModel& b) {
   if (a.identity != b.identity || a.type != b.type) return false;
   for (const auto figure :
@@ -60,7 +60,7 @@ class Kinds {
     });
   }
 
-  /// A key that is equal for equivalent sets. It lists the kinds of the set's devices in each domain.
+  /// A key that is equal for equivalent sets. The key lists the kinds of the set's devices in each domain.
   std::string of(std::span<Device* const> set) const {
     std::map<size_t, std::vector<size_t>> used;
     for (const Device* device : set) used[domain_of(*device)].push_back(kinds_[index_of(*device)]);
@@ -89,7 +89,7 @@ class Kinds {
   }
 
  private:
-  /// For each index, the first index that is alike.
+  /// Returns for each index the first index with an equal element.
   template <class Alike>
   static std::vector<size_t> numbered(size_t count, const Alike& alike) {
     std::vector<size_t> numbers;
@@ -100,7 +100,7 @@ class Kinds {
     }
     return numbers;
   }
-  /// Sorted kinds of the devices in a domain.
+  /// The kinds of all devices in a domain, sorted.
   std::vector<size_t> kinds_in(size_t domain) const {
     std::vector<size_t> kinds;
     for (size_t i = 0; i < kinds_.size(); ++i) {
@@ -115,12 +115,12 @@ class Kinds {
   }
 
   const machine::MachineModel& machine_;
-  std::vector<double> memory_;        ///< free bytes
-  std::vector<size_t> kinds_;         ///< by device: the first device of its kind
-  std::vector<size_t> domain_kinds_;  ///< by domain: the first equivalent domain
+  std::vector<double> memory_;        ///< free bytes by device
+  std::vector<size_t> kinds_;         ///< index of the first equal device, by device
+  std::vector<size_t> domain_kinds_;  ///< index of the first equal domain, by domain
 };
 
-/// The sets of the first 1, 2, 3, ... devices by bandwidth.
+/// The sets of the 1, 2, 3, ... devices with the highest bandwidth.
 std::vector<std::vector<Device*>> first_sets(std::span<Device* const> devices, const machine::MachineModel& machine) {
   const auto bandwidth = [&](const Device* device) {
     return machine.devices[static_cast<size_t>(machine.index(device->name()))].bandwidth;

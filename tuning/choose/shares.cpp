@@ -1,4 +1,4 @@
-// Searches for the fastest shares, and for the shares that fit best into memory.
+// Searches for the fastest shares, and computes shares from the free memory of the devices.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,22 +15,23 @@ namespace {
 
 using Shares = std::vector<double>;
 
-/// Number of times that shares are clipped. Once is not enough, because rounding to units adds a little on some
-/// devices.
+/// Number of times that shares are clipped to the memory. One clipping is not enough, because rounding to units adds a
+/// few bytes on some devices.
 constexpr int kClippings = 4;
-/// Number of part sizes that are tried: about a quarter of everything first, then half of the previous size.
+/// Number of tried sizes of a moved fraction: first about a quarter of the model, then half of the previous size each
+/// time.
 constexpr int kHalvings = 6;
-/// Limits of the number of predictions: for each sharer, and in total.
+/// Limits of the number of predictions: per sharer, and in total. A sharer is a device or group with one share.
 constexpr int kForEach = 12;
 constexpr int kMost = 96;
-/// Smallest relative gain that counts; smaller gains are rounding.
+/// Smallest relative gain that counts. Smaller gains are rounding errors.
 constexpr double kGain = 1e-4;
 
 bool has(const std::vector<Device*>& group, const std::string& name) {
   return std::any_of(group.begin(), group.end(), [&](const Device* device) { return device->name() == name; });
 }
 
-/// Room of each sharer: the spare bytes of its tightest device, times the number of its devices.
+/// Free memory of each sharer: the spare bytes of its tightest device, times its number of devices.
 Shares free_memory_of(std::span<const models::DeviceUse> uses, const models::DeviceGroups& sharers) {
   Shares free_memory;
   for (const std::vector<Device*>& group : sharers) {
@@ -38,7 +39,7 @@ Shares free_memory_of(std::span<const models::DeviceUse> uses, const models::Dev
     for (const models::DeviceUse& use : uses) {
       if (has(group, use.device)) room = std::min(room, static_cast<double>(spare_bytes(use)));
     }
-    if (!std::isfinite(room)) room = static_cast<double>(group.front()->memory().free);  // nothing is placed on it yet
+    if (!std::isfinite(room)) room = static_cast<double>(group.front()->memory().free);  // the group stores nothing yet
     free_memory.push_back(room * static_cast<double>(group.size()));
   }
   return free_memory;
@@ -50,7 +51,7 @@ double divided_bytes(std::span<const models::DeviceUse> uses) {
   return bytes;
 }
 
-/// Searches for the fastest shares and stores the best verdict so far.
+/// Searches for the fastest shares and stores the best verdict.
 class ShareSearch {
  public:
   ShareSearch(Chooser& chooser, const Choice& choice, const ShareLimits& limits)
@@ -86,7 +87,8 @@ class ShareSearch {
   }
 
  private:
-  /// The share of one unit of the most finely divided tensor, or an even share if there are fewer units than sharers.
+  /// The share that corresponds to one unit of the most finely divided tensor. If there are fewer units than sharers,
+  /// returns an even share.
   double least_share() const {
     const models::Model& model = chooser_.model();
     int64_t most = model.hparams.layers;
@@ -100,7 +102,7 @@ class ShareSearch {
     return 1 / std::max(static_cast<double>(most), static_cast<double>(sharers_.size()));
   }
 
-  /// Raises small shares to the least share and lowers the larger shares to compensate.
+  /// Raises small shares to the least share and reduces the larger shares by the same total.
   Shares raised(Shares shares) const {
     double more = 0, over = 0;
     for (const double share : shares) {
@@ -128,7 +130,7 @@ class ShareSearch {
   }
 
   void climb() {
-    // Moves whole attention heads first if there are enough of them.
+    // If there are enough attention heads, the first moves are whole heads.
     const models::Model& model = chooser_.model();
     const auto units = split_units(model.hparams, model.split_tensors());
     const auto heads = units.find(models::CutGroup::kQueryHeads);
@@ -140,8 +142,8 @@ class ShareSearch {
     }
   }
 
-  /// Tries to move the fraction `part` of the model from one device to another. Pairs with the largest difference in
-  /// busy time are tried first. Returns true on an improvement.
+  /// Tries to move the fraction `part` of the model from one sharer to another. Pairs with the largest difference in
+  /// busy time are tried first. Returns true if a move improves the verdict.
   bool step(double part) {
     const Shares from_shares = best_.choice.shares.empty() ? even_shares(sharers_.size()) : best_.choice.shares;
     const std::string before = best_.split_key;
@@ -156,7 +158,7 @@ class ShareSearch {
         consider(normalised(shares));
       } catch (const InvalidArgument&) {
         if (chooser_.asked().placement.overrides.empty()) throw;
-        continue;  // a device with overridden tensors would have no share left
+        continue;  // a device would have a share of 0 although a tensor override names it
       }
       if (best_.split_key != before) return true;
     }
@@ -175,7 +177,8 @@ class ShareSearch {
       return busy[a.first] - busy[a.second] > busy[b.first] - busy[b.second];
     });
     if (!best_.fits || kinds_.empty()) return out;
-    // Moves between interchangeable devices with equal shares are equivalent, so only one of them is tried.
+    // Moves between interchangeable devices with equal shares are equivalent. So the search tries only one of these
+    // moves.
     std::set<std::tuple<size_t, double, size_t, double>> seen;
     std::erase_if(out, [&](const auto& move) {
       return !seen.emplace(kinds_[move.first], shares[move.first], kinds_[move.second], shares[move.second]).second;
@@ -199,9 +202,9 @@ class ShareSearch {
   const Choice& choice_;
   const models::DeviceGroups sharers_;
   int most_;
-  std::vector<size_t> kinds_;   ///< number of each device, equal for interchangeable devices; empty: no devices are
-                                ///< interchangeable
-  std::set<std::string> seen_;  ///< split keys of all predictions
+  std::vector<size_t> kinds_;   ///< kind number of each device; interchangeable devices have equal numbers; empty: all
+                                ///< devices count as different
+  std::set<std::string> seen_;  ///< split keys of all predicted choices
   double least_ = 0;            ///< lower limit of each share
   Verdict best_;
 };
@@ -236,15 +239,15 @@ std::vector<double> shares_by_speed(Chooser& chooser, const Choice& choice) {
   } catch (const InvalidArgument&) {
     if (chooser.asked().placement.overrides.empty()) throw;
   }
-  // Overrides name devices, so they cannot be used when another device runs alone.
+  // Overrides name devices. If another device runs alone, these names are invalid.
   Asked plain = chooser.asked();
   plain.placement.overrides.clear();
   Chooser other(chooser.model(), plain, chooser.watch());
   return speeds_with(other);
 }
 
-// A sharer stores tensors of its own and a part of the divided tensors. A missing byte therefore reduces its part by
-// one byte. The sum of these reductions is distributed among the sharers with room, in proportion to their room.
+// Each sharer stores a fraction of the divided tensors. If a sharer has too little memory, its fraction shrinks by the
+// number of missing bytes. The other sharers receive the removed bytes in proportion to their free memory.
 std::vector<double> clipped_by_memory(const Verdict& verdict) {
   const models::DeviceGroups sharers = verdict.choice.sharers();
   Shares shares = verdict.choice.shares.empty() ? even_shares(sharers.size()) : normalised(verdict.choice.shares);

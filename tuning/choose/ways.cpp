@@ -20,13 +20,13 @@ using models::CutGroup;
 using models::ExpertSplit;
 using models::LatentSplit;
 
-// Experts stay whole only if the relative gain exceeds this; smaller gains are rounding.
+// Smallest relative gain for which experts stay whole. Smaller gains are rounding errors.
 constexpr double kLeastGain = 1e-6;
 
-/// Sizes and matrices of the experts of one layer.
+/// Dimensions and matrices of the experts of one layer.
 struct ExpertLayer {
   int64_t experts = 0, used = 0, ff = 0, shared_ff = 0;
-  std::vector<models::ModelTensor> matrices;  ///< their columns are on axis 1 (gate, up) or 0 (down)
+  std::vector<models::ModelTensor> matrices;  ///< the columns are on axis 1 (gate, up) or axis 0 (down)
   std::vector<models::ModelTensor> shared;    ///< matrices of the shared expert, which all tokens use
 };
 
@@ -47,22 +47,22 @@ std::map<int, ExpertLayer> expert_layers(const models::Hparams& h, std::span<con
   return layers;
 }
 
-/// Seconds that the experts of a layer take on the slowest device. `parts`: the division of each expert's columns
-/// (inside), or of the experts (whole). `shared`: the division of the shared expert's columns.
+/// Seconds that the experts of a layer take on the slowest device. `parts`: the partition of each expert's columns
+/// (inside), or the partition of the experts (whole). `shared`: the partition of the shared expert's columns.
 double expert_seconds(const machine::CostModel& costs, const ExpertLayer& layer, int64_t tokens, ExpertSplit split,
                       const meta::Partition& parts, const meta::Partition& shared) {
   const bool is_whole = split == ExpertSplit::kWhole;
   double longest = 0;
   std::vector<int64_t> counts;
-  std::vector<std::vector<double>> pairs(layer.matrices.size());  // seconds of one more (slot, token) pair, by matrix
-                                                                  // and rank
+  std::vector<std::vector<double>> pairs(layer.matrices.size());  // seconds that one more (slot, token) pair takes, by
+                                                                  // matrix and rank
   for (int rank = 0; rank < parts.devices(); ++rank) {
     const int kind = costs.kind_of(rank);
     const int64_t own = parts.local_length(rank), own_shared = layer.shared.empty() ? 0 : shared.local_length(rank);
     const int64_t columns = is_whole ? layer.ff : own, among = is_whole ? layer.experts : 0;
     Graph graph("experts");
     TensorContext weights;
-    // A part of a matrix: `own_ff` of its `ff` columns, for this number of experts.
+    // Returns the shard of a matrix that has `own_ff` of its `ff` columns and `experts` experts.
     const auto weight = [&](const models::ModelTensor& matrix, int64_t ff, int64_t own_ff, int64_t experts) {
       Shape shape = matrix.spec->shape;
       shape[matrix.spec->cut.axis] = shape[matrix.spec->cut.axis] / ff * own_ff;
@@ -81,7 +81,7 @@ double expert_seconds(const machine::CostModel& costs, const ExpertLayer& layer,
     }
     if (is_whole || own > 0) {
       Tensor* ids = graph.input("ids", DType::kI32, {layer.used, tokens, 1, 1});
-      // An elementwise op reads gate and up and writes their product.
+      // An elementwise op reads the gate and up results and writes their product.
       sum += costs.copy(3.0 * static_cast<double>(columns * layer.used * tokens) * sizeof(float));
       for (size_t i = 0; i < layer.matrices.size(); ++i) {
         Tensor* w = weight(layer.matrices[i], layer.ff, columns, is_whole ? own : layer.experts);
@@ -99,7 +99,7 @@ double expert_seconds(const machine::CostModel& costs, const ExpertLayer& layer,
   return longest;
 }
 
-/// The sum of all layers; equal layers are evaluated once.
+/// The sum of expert_seconds() over all layers. Equal layers are evaluated only once.
 double expert_seconds(const machine::CostModel& costs, const std::map<int, ExpertLayer>& layers, int64_t tokens,
                       ExpertSplit split, const models::Division& division) {
   std::map<std::string, double> known;
@@ -120,7 +120,7 @@ double expert_seconds(const machine::CostModel& costs, const std::map<int, Exper
   return sum;
 }
 
-/// Adds one device's attention to the graph. It reads `rows` rows of one layer's latent cache.
+/// Adds the attention of one device to the graph. The attention reads `rows` rows of one layer's latent cache.
 Tensor* attend(Graph& graph, TensorContext& caches, const AskedWays& asked, const models::LayerHparams& layer,
                int64_t heads, int64_t rows, int64_t parts) {
   Tensor* k = caches.add("k", asked.cache_type, {layer.head_dim_k, rows, 1, parts}, Role::kCache);
@@ -129,7 +129,7 @@ Tensor* attend(Graph& graph, TensorContext& caches, const AskedWays& asked, cons
   return attention(graph, q, k, v, nullptr, nullptr, nullptr, {.parts = 1});
 }
 
-/// Seconds that attention to one layer's mirrored cache takes on the slowest device.
+/// Seconds that attention with one layer's mirrored cache takes on the slowest device.
 double mirrored_seconds(const machine::CostModel& costs, const AskedWays& asked, const models::LayerHparams& layer,
                         const meta::Partition& heads) {
   double longest = 0;
@@ -143,7 +143,8 @@ double mirrored_seconds(const machine::CostModel& costs, const AskedWays& asked,
   return longest;
 }
 
-/// Seconds of attention to a cache with divided rows. `sharers`: the rank that stores each part of the rows.
+/// Seconds that attention takes if the devices divide the cache rows. `sharers`: the ranks that store cache rows, one
+/// entry per part of the rows.
 double row_seconds(const machine::CostModel& costs, const AskedWays& asked, const models::LayerHparams& layer,
                    std::span<const int> sharers, int ranks) {
   const auto all = static_cast<int64_t>(sharers.size());
@@ -154,7 +155,7 @@ double row_seconds(const machine::CostModel& costs, const AskedWays& asked, cons
     Graph graph("attention");
     TensorContext caches;
     Tensor* part = attend(graph, caches, asked, layer, layer.heads, (asked.rows + all - 1) / all, parts);
-    // The log-sum-exp values of all parts are packed, unpacked and read by the merge.
+    // The devices pack and unpack the log-sum-exp values of all parts, and the merge reads these values.
     const Shape& s = part->shape;
     Tensor* lse = graph.input("lse", DType::kF32, {all, s[1], s[2], 1});
     double seconds = 0;
@@ -164,14 +165,16 @@ double row_seconds(const machine::CostModel& costs, const AskedWays& asked, cons
     }
     longest = std::max(longest, seconds);
   }
-  // Bytes of one element of every query.
+  // Bytes of one f32 value for each head and token of the queries.
   const double queries = sizeof(float) * static_cast<double>(layer.heads * asked.tokens);
   const auto collective = [&](Collective kind, double elements) {
     return costs.collective(kind, ranks, queries * elements) + costs.copy(queries * elements);
   };
   const auto values = static_cast<double>(layer.head_dim_v), count = static_cast<double>(all);
-  // The log-sum-exp values are gathered first. The results are then merged in the faster of two ways: by a
-  // reduce_scatter of weighted results, or by an all_gather of all results, which every device merges.
+  // The devices first gather the log-sum-exp values. Then they merge the results with the faster of two methods:
+  //
+  // - a reduce_scatter of weighted results
+  // - an all_gather of all results, after which every device merges all results
   const double merging = std::min(collective(Collective::kReduceScatter, values),
                                   collective(Collective::kAllGather, count * (values + 1)));
   return longest + collective(Collective::kAllGather, static_cast<double>(layer.head_dim_k)) +
@@ -185,7 +188,7 @@ std::optional<ExpertSplit> parse_expert_split(std::string_view text) {
   for (const ExpertSplit split : {ExpertSplit::kInside, ExpertSplit::kWhole}) {
     if (name_of(split) == text) return split;
   }
-  fail<InvalidArgument>("experts cannot be split '{}'; use auto, inside or whole", text);
+  fail<InvalidArgument>("unknown expert split '{}'; use auto, inside or whole", text);
 }
 
 std::optional<LatentSplit> parse_latent_split(std::string_view text) {
@@ -193,7 +196,7 @@ std::optional<LatentSplit> parse_latent_split(std::string_view text) {
   for (const LatentSplit split : {LatentSplit::kMirrored, LatentSplit::kRows}) {
     if (name_of(split) == text) return split;
   }
-  fail<InvalidArgument>("a latent cache cannot be split '{}'; use auto, mirrored or rows", text);
+  fail<InvalidArgument>("unknown latent split '{}'; use auto, mirrored or rows", text);
 }
 
 Ways faster_ways(const models::Model& model, const std::vector<Device*>& group, std::span<const double> shares,
@@ -221,7 +224,7 @@ Ways faster_ways(const models::Model& model, const std::vector<Device*>& group, 
     if (ways.whole < ways.inside * (1 - kLeastGain)) ways.experts = ExpertSplit::kWhole;
   }
   if (chooses_latent) {
-    models::cache_tensors(h, {.dtype_k = asked.cache_type});  // rejects a cache type that does not fit its rows
+    models::cache_tensors(h, {.dtype_k = asked.cache_type});  // throws if the cache type does not fit the cache rows
     for (int layer = 0; layer < h.layers; ++layer) {
       ways.mirrored +=
           mirrored_seconds(costs, asked, h.layer(layer), inside.partitions.at({layer, CutGroup::kQueryHeads}));

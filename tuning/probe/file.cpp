@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kVersion = 1;
 constexpr const char* kVariable = "SHOAL_MACHINE_FILE";
-/// Largest number of machines in the file; older machines are dropped.
+/// Largest number of machines in the file. If the file is full, a new machine replaces the oldest one.
 constexpr size_t kMost = 16;
 
 using Json = nlohmann::json;
@@ -28,7 +28,7 @@ CacheFile own_file() {
   return cache_file(kVariable, "machine.json");
 }
 
-/// The file's entries, the latest first; empty if the file is missing or has another format.
+/// The entries of the file, latest entry first. Empty if the file is missing or has another format.
 std::vector<Json> read_entries() {
   const Json found = parse_json_or_nothing(read_cache_file(own_file()));
   const bool usable = found.is_object() && found.contains("version") && found["version"] == kVersion &&
@@ -41,7 +41,8 @@ std::string text_of(const Json& entry, const char* key) {
   return is_text ? entry[key].get<std::string>() : "";
 }
 
-/// The place of each device by name. The result is not an object if an older program wrote the entry in another format.
+/// The places of all devices, by device name. The result is not a JSON object if an older program wrote the entry in
+/// another format.
 Json places_of(const Json& entry) {
   return entry.is_object() && entry.contains("places") ? entry["places"] : Json();
 }
@@ -55,13 +56,14 @@ Json places_of(const MachineModel& machine) {
   return places;
 }
 
-/// A key for the implementation of collectives and their wire type; empty for fewer than two devices.
+/// A key for the implementation of collectives and the wire type. Empty for fewer than two devices.
 std::string collectives_of(size_t devices, std::string_view comm) {
   if (devices < 2) return "";
   return fmt::format("{} {}", collectives::implementation_or_default(comm), name_of(collectives::default_wire()));
 }
 
-/// Entries that were measured with these devices in their current places and with these collectives, the latest first.
+/// Entries whose measurements used these devices in their current places and this implementation of collectives. The
+/// latest entry comes first.
 std::vector<Json> entries_for(std::span<Device* const> devices, std::string_view comm) {
   std::vector<Json> entries = read_entries();
   const std::string collectives = collectives_of(devices.size(), comm);
@@ -76,7 +78,7 @@ std::vector<Json> entries_for(std::span<Device* const> devices, std::string_view
   return entries;
 }
 
-/// The machine of an entry; nullopt for a damaged entry or another program version.
+/// The machine of an entry; nullopt if the entry is damaged or another program version wrote it.
 std::optional<MeasuredMachine> read_entry(const Json& entry) {
   if (text_of(entry, "program") != SHOAL_VERSION || !entry.contains("machine")) return std::nullopt;
   try {
@@ -99,8 +101,9 @@ bool has_products(const DeviceModel& device, std::span<const DType> dtypes) {
                      [&](DType dtype) { return device.products.contains(std::string(name_of(dtype))); });
 }
 
-/// Whether an entry is not needed any more: the latest probe measured the same devices and types, or the entry is
-/// damaged. Entries of other program versions are kept, because those programs may still be in use.
+/// Whether an entry is no longer needed. This is true if the latest probe measured the same devices and types, or if
+/// the entry is damaged. Entries of other program versions stay in the file, because these versions may still be in
+/// use.
 bool is_superseded(const Json& entry, const Json& latest, const MachineModel& machine) {
   const std::optional<MeasuredMachine> old = read_entry(entry);
   if (!old) return text_of(entry, "program") == SHOAL_VERSION;
@@ -125,7 +128,7 @@ std::filesystem::path machine_file() {
 
 std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, int threads,
                                              std::span<const DType> dtypes, std::string_view comm) {
-  // Only dtypes that a device supports can have been measured.
+  // A probe measures only the dtypes that a device supports.
   std::vector<std::vector<DType>> wanted;
   for (const Device* device : devices) wanted.push_back(supported_dtypes(*device, dtypes));
   for (const Json& entry : entries_for(devices, comm)) {
@@ -136,7 +139,8 @@ std::optional<MeasuredMachine> find_measured(std::span<Device* const> devices, i
       const DeviceModel* model = find_device(found->machine, devices[i]->name(), probe_identity(*devices[i], threads));
       if (model != nullptr && has_products(*model, wanted[i])) members.push_back(found->machine.index(model->name));
     }
-    // Collectives of these devices must be measured, or possible to estimate from the measured sets.
+    // The entry must contain the collectives of these devices, or measured sets that are sufficient to estimate these
+    // collectives.
     if (members.size() == devices.size() && has_measured(found->machine, members)) return found;
   }
   return std::nullopt;
@@ -148,8 +152,7 @@ void check_machine_file() {
 
 std::string save_machine(const MachineModel& machine, std::string_view comm) {
   const std::string text = to_json(machine);
-  machine::parse_machine(text, "the machine to be saved");  // throws before an entry is written that cannot be read
-                                                            // back
+  machine::parse_machine(text, "the machine to be saved");  // throws if the new entry could not be read back
   const Json latest{{"program", SHOAL_VERSION},
                     {"measured", now()},
                     {"places", places_of(machine)},

@@ -16,14 +16,14 @@
 namespace shoal::probe {
 namespace {
 
-/// CPU seconds since the system start in which these hardware threads were busy, or in which a hypervisor took them.
+/// CPU seconds since the system start in which these hardware threads ran programs or were withheld by a hypervisor.
 double busy_seconds(const std::vector<int>& threads) {
   double ticks = 0;
   std::ifstream stat("/proc/stat");
   for (std::string line; std::getline(stat, line);) {
     std::istringstream words(line);
     std::string name;
-    std::array<double, 8> count{};  // user nice system idle iowait irq softirq steal
+    std::array<double, 8> count{};  // in this order: user nice system idle iowait irq softirq steal
     words >> name;
     for (double& value : count) words >> value;
     const auto is_named = [&](int thread) { return name == "cpu" + std::to_string(thread); };

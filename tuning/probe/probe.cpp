@@ -23,7 +23,7 @@
 namespace shoal::probe {
 namespace {
 
-/// Number of cores that system services may use on a machine that counts as idle.
+/// Number of cores that other programs may keep busy on an idle machine.
 constexpr double kAtRest = 0.2;
 
 bool is_cpu(const Device& device) {
@@ -42,12 +42,13 @@ std::string names_of(std::span<Device* const> devices) {
   return fmt::format("{}", fmt::join(names, ","));
 }
 
-/// Removes the remedy "use more devices" from an error message. It helps to load models, but not to probe devices.
+/// Removes the remedy "use more devices" from an error message. More devices help to load a model, but not to probe a
+/// device.
 std::string without_remedy(const std::string& text) {
   return text.substr(0, text.find(": use more devices"));
 }
 
-/// Runs `work` and adds the names of the devices to its errors.
+/// Runs `work`. Adds the names of the devices to the messages of its exceptions.
 template <class Work>
 void on_devices(std::span<Device* const> devices, const Work& work) {
   const auto named = [&](const std::string& text) {
@@ -61,8 +62,8 @@ void on_devices(std::span<Device* const> devices, const Work& work) {
   } catch (const InternalError&) {
     throw;
   } catch (const OutOfMemory& error) {
-    fail<OutOfMemory>("{}: free memory there, or do not probe the device", named(without_remedy(error.what())));
-  } catch (const InvalidArgument& error) {  // thrown for invalid environment variables
+    fail<OutOfMemory>("{}: release memory on the device, or do not probe it", named(without_remedy(error.what())));
+  } catch (const InvalidArgument& error) {  // for example, an environment variable is invalid
     fail<InvalidArgument>("{}", named(error.what()));
   } catch (const Error& error) {
     fail<DeviceError>("{}", named(error.what()));
@@ -125,7 +126,7 @@ class Probe {
     return devices_[index]->init(probe_params(*devices_[index], options_.threads));
   }
 
-  /// Adds the properties that the device reports.
+  /// Adds `device` with the properties that `device` reports.
   void describe(const Device& device) {
     DeviceModel& model = machine_.devices.emplace_back();
     model.name = device.name();
@@ -160,8 +161,8 @@ class Probe {
     measure_all_copies();
   }
 
-  /// The first device with the same identity. Its figures are used for all devices with this identity, so that noise
-  /// does not cause uneven splits.
+  /// Index of the first device with the same identity. All devices with this identity get its measurements. If each
+  /// device were measured, noise would cause uneven splits.
   size_t first_alike(size_t index) const {
     size_t first = 0;
     while (machine_.devices[first].identity != machine_.devices[index].identity) ++first;
@@ -176,7 +177,7 @@ class Probe {
     const auto backend = make(index);
     DeviceProbe probe(device, *backend, effort_);
     DeviceModel& model = machine_.devices[index];
-    tell(fmt::format("{} caches and costs", device.name()));
+    tell(fmt::format("{} caches and fixed costs", device.name()));
     probe.measure_basics(model, types.back());
     for (const DType dtype : types) {
       tell(fmt::format("{} {}", device.name(), name_of(dtype)));
@@ -198,7 +199,7 @@ class Probe {
     streamed_[to] = streamed_[from];
   }
 
-  /// Measures the limits that the devices of a domain share.
+  /// Measures the bandwidth and the cores that the devices of a domain share.
   void measure_domain(int number) {
     machine::Domain& domain = machine_.domains[static_cast<size_t>(number)];
     std::vector<size_t> members;
@@ -209,7 +210,8 @@ class Probe {
       domain.cores += machine_.devices[i].cores;
     }
     if (members.size() < 2) return;
-    // Prefers quantised types, because most models use them. Other types may have a higher common rate.
+    // Prefers quantised types, because most models use them. An unquantised type is used only if the devices have no
+    // common quantised type.
     double most = 0;
     DType fastest = DType::kF32;
     for (const DType dtype : machine::weight_dtypes()) {
@@ -222,7 +224,8 @@ class Probe {
     domain.cores /= together(members, fastest, true);
   }
 
-  /// Sum of the bytes/s at which each device alone reads weights of this type; 0 if a device does not support it.
+  /// Sum of the rates (bytes/s) at which the devices read weights of this type, each device alone. 0 if a device does
+  /// not support the type.
   double read_rate(const std::vector<size_t>& members, DType dtype) const {
     double rate = 0;
     for (const size_t i : members) {
@@ -267,19 +270,21 @@ class Probe {
     });
   }
 
-  /// Throws before the measurements if the device lacks memory. Otherwise the error might occur only at the last set.
+  /// Throws if the device has too little memory for the measurements. Without this check, the error might occur only at
+  /// the last set.
   void check_memory(Device& device) const {
     const size_t free = device.memory().free;
     const size_t messages = devices_.size() > 1 ? largest_message(options_.quick) : 0;
     const size_t least = std::max(messages, least_memory(device, effort_, supported_dtypes(device, dtypes())));
     require<OutOfMemory>(
         free >= least,
-        "[{}] cannot be measured: it needs {}, and {} are free: free memory there, or do not probe the device",
+        "[{}] cannot be measured: {} are needed, but {} are free: release memory on the device, or do not probe it",
         device.name(), format_bytes(least), format_bytes(free));
   }
 
-  /// Measures one figure for all copies. Copies between GPUs are small, so their latency matters; large copies come
-  /// from the host.
+  /// Measures one latency and one bandwidth for all copies. The latency comes from the first pair, which consists of
+  /// two GPUs if possible, because small copies are mostly between GPUs. The bandwidth is the lowest of all pairs,
+  /// because large copies come from the host.
   void measure_all_copies() {
     const auto pairs = copy_pairs(machine_);
     for (size_t i = 0; i < pairs.size(); ++i) {
@@ -300,7 +305,7 @@ class Probe {
   const std::function<double()> others_;  ///< see ProbeOptions::others
   std::vector<std::vector<int>> sets_;
   MachineModel machine_;
-  std::vector<size_t> streamed_;  ///< by device: bytes of a working set that exceeds its caches
+  std::vector<size_t> streamed_;  ///< for each device: size of a working set that exceeds its caches, in bytes
   int done_ = 0, total_ = 0;
 };
 
@@ -317,9 +322,9 @@ std::string probe_params(const Device& device, int threads) {
 
 std::string probe_identity(const Device& device, int threads) {
   std::string text = device.description();
-  // All parts of one GPU have the same identity.
+  // The identity omits the partition number, so all partitions of one GPU have the same identity.
   if (const size_t part = text.rfind(", part "); part != std::string::npos) text.resize(part);
-  // The number of CPU devices is part of the identity, because it determines which cores each device has.
+  // The identity contains the number of CPU devices, because this number determines which cores each device has.
   const RemoteSpec* remote = remote_spec(device);
   if (is_cpu(device)) text += fmt::format("; one of {}", remote ? remote->siblings : device.reg().devices().size());
   if (const std::string params = probe_params(device, threads); !params.empty()) text += "; " + params;

@@ -14,26 +14,28 @@
 namespace shoal::probe {
 namespace {
 
-/// A working set is surely read from memory if it is this many times larger than the caches.
+/// Size of a working set that the device certainly reads from memory, as a multiple of the cache size.
 constexpr size_t kBeyondCaches = 4;
 constexpr size_t kLeastStreamed = 128 * kMega;
 /// Rates count as equal if their ratio is below this factor.
 constexpr double kSameRate = 1.1;
-/// Assumed cache size of devices that do not report it: the largest cache of any GPU.
+/// Assumed cache size of devices that do not report their cache size. No GPU has a larger cache.
 constexpr size_t kMostOfGpus = 128 * kMega;
 
-/// Rows and columns of the matrices of small models. It is the smallest number that all types of weights allow.
+/// Number of rows and columns in the matrices of small models. This is the smallest number that all types of weights
+/// allow.
 constexpr int64_t kSmall = 256;
-/// If a product takes at least this many seconds, one matrix is enough, because it is timed many times.
+/// Seconds of a product for which one matrix is enough. Such a product does not need a series of matrices, because it
+/// is timed many times.
 constexpr double kLongEnough = 5e-3;
 
-/// Number of rows and columns of matrices. GPUs get larger matrices, because they reach full speed only with large
-/// ones.
+/// Number of rows and columns of the measured matrices. A GPU gets larger matrices, because only large products reach
+/// its full speed.
 int64_t side_for(const Device& device) {
   return device.type() == DeviceType::kCpu ? 2048 : 4096;
 }
 
-/// Adds the ops of one layer of a small model for a prompt batch.
+/// Adds the ops of one layer of a small model for a batch of `tokens` prompt tokens.
 void add_layer(Graph& g, TrialLeaves& leaves, DType dtype, int64_t tokens) {
   constexpr int64_t kHidden = 3 * kSmall, kHead = 32, kHeads = kSmall / kHead, kKvHeads = kHeads / 2;
   const auto weight = [&](int64_t k, int64_t m) { return leaves.add(dtype, {k, m, 1, 1}, Role::kWeight); };
@@ -100,15 +102,15 @@ size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<c
   return matrix + bytes_for(DType::kF32, side * effort.columns.back());
 }
 
-/// Matrices of weights with one type, and the columns by which they are multiplied.
+/// Weight matrices of one type, and the columns that a product multiplies by each matrix.
 struct DeviceProbe::Matrices {
   std::unique_ptr<TrialLeaves> leaves;
   std::vector<Tensor*> weights;
-  Tensor* columns = nullptr;  ///< has the largest number of columns
+  Tensor* columns = nullptr;  ///< tensor with the largest measured number of columns
 
   int64_t elements() const { return weights.front()->elements(); }
   size_t bytes() const { return weights.front()->bytes(); }
-  /// Number of matrices that together have about `wanted` bytes; at least one.
+  /// Number of matrices, at least one, with a total size of about `wanted` bytes.
   size_t count_for(size_t wanted) const { return std::clamp<size_t>(wanted / bytes(), 1, weights.size()); }
 };
 
@@ -118,7 +120,7 @@ DeviceProbe::DeviceProbe(Device& device, Backend& backend, const ProbeEffort& ef
       effort_(effort),
       streamed_bytes_(std::max(kLeastStreamed, beyond_caches(device))) {}
 
-/// Limits the bytes of an allocation to a third of the free memory.
+/// Returns `bytes`, but at most a third of the free memory.
 size_t DeviceProbe::affordable(size_t bytes) const {
   return std::min(bytes, device_.memory().free / 3);
 }
@@ -149,8 +151,8 @@ void DeviceProbe::measure_basics(DeviceModel& model, DType dtype) {
   model.run_seconds = run_cost();
 }
 
-/// Runs products of two sizes with small ops between them. The part of the time that does not depend on the size is the
-/// cost of the ops.
+/// Measures the cost of an op. Runs a chain of products and small ops with two sizes of the matrices. The time that
+/// does not depend on the size is the cost of all ops.
 void DeviceProbe::measure_costs(DeviceModel& model, DType dtype) {
   constexpr int kLayers = 16;
   const auto chain = [&](int64_t rows) {
@@ -166,7 +168,7 @@ void DeviceProbe::measure_costs(DeviceModel& model, DType dtype) {
     }
     g.output(x);
     trial.compile();
-    // Other programs only make small times larger, so the smallest of three medians counts.
+    // Other programs can only increase these small times, so the smallest of three medians is the result.
     double least = trial.measure(effort_.budget / 3);
     for (int i = 1; i < 3; ++i) least = std::min(least, trial.measure(effort_.budget / 3));
     return least;
@@ -176,8 +178,8 @@ void DeviceProbe::measure_costs(DeviceModel& model, DType dtype) {
   model.op_seconds = without / (3 * kLayers);
 }
 
-/// Seconds of a step. Runs the same small ops in one step and in many steps, and divides the difference by the number
-/// of steps.
+/// Seconds that a step costs. Runs the same small ops in one step and in many steps, and divides the difference of the
+/// times by the number of additional steps.
 double DeviceProbe::step_cost() {
   constexpr int kSteps = 64;
   TrialLeaves leaves(device_);
@@ -207,9 +209,9 @@ double DeviceProbe::step_cost() {
   return std::max(0.0, seconds(true) - whole) / (kSteps - 1);
 }
 
-/// Compares runs of two lengths: about a token of a small model, and four times that. Both have an input and an output.
-/// An almost empty run would give a wrong result: the host would wait for threads that are falling asleep, which does
-/// not happen during a token.
+/// Seconds that a run costs. Compares the times of a run that is as long as a token of a small model, and of a run that
+/// is four times as long. Each run has an input and an output. An almost empty run would give a wrong result: the
+/// threads would fall asleep, and the host would wait until they wake. This does not happen during a token.
 double DeviceProbe::run_cost() {
   constexpr int kOps = 24, kTimes = 4, kRounds = 3;
   constexpr int64_t kElements = 32 * 1024;  // enough work for all threads of a device
@@ -244,7 +246,7 @@ double DeviceProbe::run_cost() {
   return std::clamp(one - (several - one) / (kTimes - 1), 1e-7, one);
 }
 
-/// Reads larger and larger working sets repeatedly. The size of the caches is the size at which the rate falls to the
+/// Reads working sets of increasing size repeatedly. The cache size is the size at which the read rate falls to the
 /// rate of the memory.
 void DeviceProbe::find_caches(DeviceModel& model, DType dtype) {
   const int64_t side = 1024;
@@ -298,15 +300,15 @@ void DeviceProbe::measure_products(DeviceModel& model, DType dtype) {
     model.bandwidth = std::max(model.bandwidth, machine::element_bytes(dtype) / product.streamed[0].seconds);
   }
   if (model.cache_bytes > 0) {
-    // Imitates the part of a small model on one device. The weights have a quarter of the largest cache's size, so they
-    // exceed the smaller caches and fit well into the largest one. The matrices are as small as in such a model.
+    // Imitates a small model. The weights need a quarter of the largest cache. So the weights exceed the smaller caches
+    // and safely fit into the largest cache. The matrices are as small as in a small model.
     const Matrices matrices = make_matrices(dtype, static_cast<size_t>(model.cache_bytes) / 4, kSmall, kSmall);
     product.cached = measure_points(matrices, model);
   }
 }
 
-/// Measures the ops of a layer except products and attention. Uses a small model, because in large models these ops
-/// hardly matter.
+/// Measures the ops of a layer except products and attention. The layer belongs to a small model, because these ops
+/// take little of the time of a large model.
 void DeviceProbe::measure_activations(DeviceModel& model, DType dtype) {
   constexpr int64_t kTokens = 256;
   TrialLeaves leaves(device_);
@@ -314,7 +316,7 @@ void DeviceProbe::measure_activations(DeviceModel& model, DType dtype) {
   add_layer(trial.graph(), leaves, dtype, kTokens);
   leaves.place();
   trial.compile();
-  DeviceModel bytes_alone = model;  // a device on which each "second" stands for one byte
+  DeviceModel bytes_alone = model;  // a fictitious device with 1 byte/s, so the seconds of its ops are bytes
   bytes_alone.activation_bandwidth = 1;
   bytes_alone.op_seconds = 0;
   double known = 0, bytes = 0;
@@ -329,7 +331,7 @@ void DeviceProbe::measure_activations(DeviceModel& model, DType dtype) {
   model.activation_bandwidth = bytes / std::max(seconds - known, seconds / 10);
 }
 
-/// Measures attention with many queries and with one query. The head sizes are common ones.
+/// Measures attention with many queries and with one query. Heads have 64 elements, as in many models.
 void DeviceProbe::measure_attention(DeviceModel& model) {
   constexpr int64_t kHead = 64, kHeads = 32, kKvHeads = 8;
   const auto seconds = [&](int64_t queries, int64_t rows, int caches) {

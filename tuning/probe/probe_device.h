@@ -1,4 +1,4 @@
-// Measures one device while the other devices are idle. Used by tuning/probe/probe.cpp.
+// Measures one device while the other devices are idle. tuning/probe/probe.cpp uses it.
 #pragma once
 
 #include <functional>
@@ -16,58 +16,65 @@ using machine::DeviceModel;
 using machine::ProductModel;
 using machine::ProductPoint;
 
-/// Extent of the measurements.
+/// Number, duration and size of the measurements.
 struct ProbeEffort {
-  std::vector<int64_t> columns;  ///< numbers of columns in products, ascending
-  double budget;                 ///< seconds for one figure
-  size_t working_set;            ///< bytes of weights for the cache search, unless the caches are known to be larger
+  std::vector<int64_t> columns;  ///< numbers of columns for which products are measured, ascending
+  double budget;                 ///< seconds for one measurement
+  size_t working_set;            ///< size in bytes of the largest working set in the search for the cache size, unless
+                                 ///< the known caches are larger
 };
 ProbeEffort probe_effort(bool quick);
-/// Upper limit of a device's cache size, as far as it is known without measuring.
+/// An upper limit of a device's cache size. The function measures nothing.
 size_t most_cache(const Device& device);
-/// Bytes of a working set that safely exceeds the device's caches.
+/// Size in bytes of a working set that safely exceeds the device's caches.
 size_t beyond_caches(const Device& device);
-/// Bytes/s at which a working set is read repeatedly.
+/// The rate (bytes/s) at which a device repeatedly reads a working set of `bytes` bytes.
 struct ReadRate {
   double bytes = 0, rate = 0;
 };
-/// The rate at which memory is read. `rates` are sorted by working set, and the largest set exceeds all caches. Returns
-/// the highest rate of the largest sets, because other programs may have slowed down one of them.
+/// The rate at which a device reads its memory. `rates` are sorted by working set, and the largest working set exceeds
+/// all caches. Other programs may have slowed down a measurement. So the result is the highest rate among the working
+/// sets of at least half the largest size.
 double memory_rate(std::span<const ReadRate> rates);
-/// Bytes of the smallest working set at which the caches have no effect: this set and all larger sets are read at the
-/// rate of the memory. It may be smaller than the caches, because a device may use only a part of shared caches.
+/// Size in bytes of the smallest working set for which the caches have no effect: the device reads this set and all
+/// larger sets at the rate of the memory. This size may be smaller than the caches, because a device may use only a
+/// fraction of a shared cache.
 size_t least_beyond_caches(std::span<const ReadRate> rates);
-/// Bytes of memory that the measurements need on a device: one matrix of the largest type, and its columns.
+/// Number of bytes that the measurements need on a device: one matrix of the largest type, and the columns of a
+/// product.
 size_t least_memory(const Device& device, const ProbeEffort& effort, std::span<const DType> dtypes);
 
-/// A product that keeps a device busy. Loads on several devices show how much the devices slow each other down.
+/// A product that keeps a device busy. Loads on several devices at the same time measure how much the devices slow each
+/// other down.
 struct Load {
   std::unique_ptr<TrialLeaves> leaves;
   std::unique_ptr<Trial> trial;
-  double seconds = 0;  ///< seconds of a run while no other load runs
+  double seconds = 0;  ///< seconds of a run without other loads
 };
 
 class DeviceProbe {
  public:
   DeviceProbe(Device& device, Backend& backend, const ProbeEffort& effort);
 
-  /// Measures the bandwidth, the size of the caches, and the costs of ops, steps and runs.
+  /// Measures the bandwidth, the cache size, and the costs of ops, steps and runs.
   void measure_basics(DeviceModel& model, DType dtype);
-  /// Measures products with weights of one type. Raises the bandwidth if these products read faster.
+  /// Measures products with weights of one type. If these products read faster than the known bandwidth, raises the
+  /// bandwidth.
   void measure_products(DeviceModel& model, DType dtype);
   void measure_attention(DeviceModel& model);
-  /// Measures the other ops. Call it after measure_products() with this dtype and measure_attention().
+  /// Measures the other ops. Must be called after measure_attention() and after measure_products() with the same dtype.
   void measure_activations(DeviceModel& model, DType dtype);
-  /// Bytes of weights that exceed the caches, as far as their size is known.
+  /// Size in bytes of a set of weights that exceeds the caches, according to the measurements so far.
   size_t streamed_bytes() const { return streamed_bytes_; }
-  /// Makes a load that computes (`computes`) or reads this many bytes of weights.
+  /// Makes a load for this device. `computes`: the product is limited by the arithmetic. Otherwise, the product reads
+  /// `bytes` bytes of weights and is limited by the bandwidth.
   Load make_load(DType dtype, size_t bytes, bool computes);
 
  private:
   struct Matrices;
 
   Matrices make_matrices(DType dtype, size_t bytes, int64_t k, int64_t m);
-  /// Seconds of one run that multiplies the first `count` matrices.
+  /// Seconds of one run that multiplies the first `count` matrices by this number of columns.
   double run_products(const Matrices& matrices, size_t count, int64_t columns, double budget);
   void measure_costs(DeviceModel& model, DType dtype);
   double step_cost();

@@ -21,13 +21,12 @@ namespace {
 using collectives::Call;
 
 constexpr size_t kKilo = 1024;
-/// Seconds of work before a set is measured. New threads may share a core for tens of milliseconds until the system
-/// moves one of them. During that time collectives take fifty times as long as later. Every figure is also measured
-/// several times.
+/// Seconds of work before the measurement of a set. New threads may share a core for tens of milliseconds until the
+/// system moves one of the threads. Until then, a collective takes fifty times as long as normal.
 constexpr double kSettle = 0.1;
 constexpr int kRounds = 3;
 
-/// The message of one rank: a tensor on its device. The elements are zeros, so that repeated sums do not change them.
+/// The message of one rank: a tensor on its device. All elements are zeros, because repeated sums do not change zeros.
 struct Message {
   Message(Device& device, int64_t elements) : leaves(device) {
     tensor = leaves.add(DType::kF32, {elements, 1, 1, 1}, Role::kCache);
@@ -68,9 +67,9 @@ class Collectives {
   }
   ~Collectives() {
     try {
-      sched::synchronize_all(backends_);  // no work may be queued when the communicator is destroyed
+      sched::synchronize_all(backends_);  // the communicator may be destroyed only when no work is queued
     } catch (const Error&) {
-      // The failure has already been reported.
+      // The failed call has already thrown this error.
     }
   }
   Collectives(const Collectives&) = delete;
@@ -82,15 +81,15 @@ class Collectives {
     for (double spent = 0; spent < kSettle;) spent += slowest(seconds_of([&] { series(16); }));
   }
 
-  /// Seconds of one all_reduce with a message of this many elements.
+  /// Seconds of one all_reduce with a message of `elements` elements.
   double measure(int64_t elements, double budget) {
     prepare(elements);
     series(2);
     int times = 4;
     for (double one = slowest(series(times)); one * times < kSeries && times < 1024;) one = slowest(series(times *= 2));
     if (group_ == nullptr) return repeat_for(budget, [&] { return series(times); });
-    // Real runs do other work between collectives, which affects threads, caches and sockets. Therefore a series of
-    // collectives and steps is timed, and the time of a series of steps alone is subtracted.
+    // Real runs do other work between collectives, which affects threads, caches and sockets. So the loop times a
+    // series of steps with collectives and subtracts the time of a series of steps without collectives.
     std::vector<double> seconds;
     for (int i = 0; i < kSamples; ++i) {
       const double both = slowest(series(times, kSteps | kCollectives)), steps = slowest(series(times, kSteps));
@@ -100,10 +99,11 @@ class Collectives {
   }
 
  private:
-  /// Number of samples with several processes. It is fixed, so that all processes do the same work.
+  /// Number of samples with several processes. The number is constant, so all processes take the same number of
+  /// samples.
   static constexpr int kSamples = 5;
 
-  /// The longest time of all processes. All processes get the same value and therefore decide equally.
+  /// The longest time among all processes. All processes get the same value and so make the same decisions.
   double slowest(double own) const {
     if (group_ == nullptr) return own;
     for (const std::string& told : group_->gather(fmt::format("{}", own), "probe"))
@@ -142,8 +142,8 @@ class Collectives {
   std::span<Backend* const> backends_;
   ProcessGroup* group_;
   std::vector<std::unique_ptr<Message>> memory_;
-  std::vector<std::unique_ptr<Step>> steps_;  ///< by rank; nullptr for ranks of other processes; empty with a single
-                                              ///< process
+  std::vector<std::unique_ptr<Step>> steps_;  ///< steps by rank; nullptr for ranks of other processes; empty if there
+                                              ///< is only one process
   std::unique_ptr<collectives::Communicator> communicator_;
   std::vector<Call> calls_;
 };
@@ -152,7 +152,7 @@ std::string domain_of(Device& device) {
   const DeviceProps props = device.props();
   if (!props.device_id.empty()) return props.device_id;
   if (props.type != DeviceType::kCpu) return props.name;
-  // CPU devices of one processor have equal descriptions up to this text.
+  // CPU devices of one processor have equal descriptions before this text.
   constexpr std::string_view kNode = ", node ";
   const size_t node = props.description.rfind(kNode);
   if (node == std::string::npos) return device.reg().name();
@@ -170,11 +170,11 @@ std::vector<std::string> domain_names(std::span<Device* const> devices) {
 
 namespace {
 
-/// All sets are measured if there are at most this many devices.
+/// Largest number of devices for which all sets are measured.
 constexpr int kFew = 4;
 
-/// Adds the sets of the first 1, 2, 4, ... devices of each group, and the set of all devices. Each set is added once,
-/// with ascending indices.
+/// Adds the sets with the first 1, 2, 4, ... devices of each group, and the set of all devices. A set contains
+/// ascending indices and is added only once.
 void add_powers(std::vector<std::vector<int>>& sets, std::span<const std::vector<int>> groups) {
   size_t most = 0;
   for (const auto& group : groups) most = std::max(most, group.size());
@@ -239,7 +239,7 @@ CollectiveTable measure_collectives(std::span<Backend* const> backends, double b
                                     const std::string& comm, ProcessGroup* group) {
   Collectives collectives(backends, largest, comm, group);
   collectives.settle();
-  std::map<size_t, std::vector<double>> seconds;  // by bytes
+  std::map<size_t, std::vector<double>> seconds;  // samples by message size in bytes
   for (int round = 0; round < kRounds; ++round) {
     for (size_t bytes = kKilo; bytes <= largest; bytes *= 4) {
       seconds[bytes].push_back(collectives.measure(static_cast<int64_t>(bytes / sizeof(float)), budget / kRounds));

@@ -1,5 +1,5 @@
-// Measures several devices together: how much they slow each other down, and how fast they communicate. Used by
-// tuning/probe/probe.cpp.
+// Measures several devices together: how much they slow each other down, and how fast they communicate.
+// tuning/probe/probe.cpp uses these functions.
 #pragma once
 
 #include <span>
@@ -16,30 +16,36 @@ namespace shoal::probe {
 using machine::CollectiveTable;
 using machine::MachineModel;
 
-/// The name of each device's domain. Devices of one NUMA node or one GPU share a domain with its memory and cores.
+/// The domain name of each device. Devices of one NUMA node or of one GPU belong to one domain, because they share its
+/// memory and cores.
 std::vector<std::string> domain_names(std::span<Device* const> devices);
 
-/// Sets of devices (indices, ascending) to measure. Up to four devices: all sets. More devices: the first 2, 4, 8, ...
-/// and all devices of each kind (machine/sets.h). With several kinds, also sets with the first 1, 2, 4, ... or all
-/// devices of every kind.
+/// Sets of devices to measure, as ascending indices:
+///
+/// - up to four devices: all sets
+/// - more devices: for each kind (machine/sets.h), the first 2, 4, 8, ... devices and all devices
+/// - several kinds: also the sets with the first 1, 2, 4, ... devices of every kind, and the set of all devices
 std::vector<std::vector<int>> member_sets(const MachineModel& machine);
 
-/// Slowdown of loads that run together, relative to each load alone. Both are measured alternately several times, and
-/// the smallest times count.
+/// Factor by which loads slow down when they run together, relative to each load alone. Both times are measured
+/// alternately several times, and the factor is the ratio of the smallest times.
 double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget);
 
-/// Bytes of the largest message that is measured.
+/// Size in bytes of the largest measured message.
 inline size_t largest_message(bool quick) {
   return (quick ? 4 : 16) * kMega;
 }
-/// Measures all_reduce with messages up to `largest` bytes and the implementation `comm` (see ProbeOptions). The
-/// backends must not be used for other work. With a `group` of processes, which own the backends, the call is
-/// collective, and only the figures that process 0 returns are valid.
+/// Measures all_reduce with the implementation `comm` (see ProbeOptions), with messages up to `largest` bytes. No other
+/// work may use the backends at the same time. If several processes own the backends, `group` contains these processes.
+/// The call is then collective, and only the measurements in process 0 are valid.
 CollectiveTable measure_collectives(std::span<Backend* const> backends, double budget, size_t largest,
                                     const std::string& comm, ProcessGroup* group = nullptr);
 
-/// Pairs of devices (indices) between which copies are measured. Two GPUs, because layers may be divided among GPUs.
-/// The host and a GPU, because weights may stay on the host. Without GPUs: the first two devices.
+/// Pairs of device indices for the measurement of copies:
+///
+/// - two GPUs, because layers may be divided among GPUs
+/// - the host and a GPU, because weights may stay on the host
+/// - the first two devices if there are no GPUs
 std::vector<std::pair<size_t, size_t>> copy_pairs(const MachineModel& machine);
 
 struct CopyCost {

@@ -20,7 +20,7 @@ constexpr const char* kLinks = "links between hosts";
 constexpr size_t kShort = 1024, kLong = 4 * kMega;
 constexpr int kShortTimes = 50, kLinkRounds = 6;
 
-/// Pairs of processes: one pair for every two hosts, and one pair for each host with several processes.
+/// Pairs of processes: one for each pair of hosts, and one for each host that has several processes.
 std::vector<std::pair<int, int>> pairs_of(const ProcessGroup& group) {
   std::vector<std::pair<int, int>> pairs;
   for (int node = 0; node < group.nodes(); ++node) {
@@ -33,7 +33,7 @@ std::vector<std::pair<int, int>> pairs_of(const ProcessGroup& group) {
   return pairs;
 }
 
-/// Name of a process's host. It is unique even if several containers have the same host name.
+/// Host name of a process. The name is unique even if several containers have the same host name.
 std::string unique_host(const ProcessGroup& group, int process) {
   const int node = group.node(process);
   const std::string& name = group.host(process);
@@ -43,7 +43,7 @@ std::string unique_host(const ProcessGroup& group, int process) {
   return name;
 }
 
-/// Seconds of one message to the other process: half of a round trip.
+/// Seconds of one message to the other process, measured as half of a round trip.
 double seconds_of_message(ProcessGroup& group, int peer, bool begins, std::span<std::byte> bytes) {
   return seconds_of([&] {
            if (begins) group.send(peer, group.passage_tag(peer), bytes, kLinks);
@@ -56,7 +56,7 @@ double seconds_of_message(ProcessGroup& group, int peer, bool begins, std::span<
 Network measure_link(ProcessGroup& group, int peer, bool begins) {
   std::vector<std::byte> bytes(kLong);
   std::vector<double> small, large;
-  // Times each message separately. The median then ignores messages that other programs delay.
+  // Times each message separately. So a delay by another program affects only one sample, which the median ignores.
   for (int round = 0; round < kLinkRounds; ++round) {
     for (int i = 0; i < kShortTimes; ++i) {
       small.push_back(seconds_of_message(group, peer, begins, std::span(bytes).first(kShort)));
@@ -67,7 +67,7 @@ Network measure_link(ProcessGroup& group, int peer, bool begins) {
   return {latency, static_cast<double>(kLong) / std::max(whole - latency, whole / 2)};
 }
 
-/// Adds the figures of one process. Its devices get the names that all processes use.
+/// Adds the measurements of one process. Renames its devices to the names that all processes use.
 void add(MachineModel& all, MachineModel own, int process, const ProcessGroup& group) {
   const int before = static_cast<int>(all.domains.size());
   for (Domain& domain : own.domains) {
@@ -89,8 +89,8 @@ void add(MachineModel& all, MachineModel own, int process, const ProcessGroup& g
   }
 }
 
-/// Takes the highest latency and the lowest bandwidth of all processes. A process with one device has measured no
-/// copies.
+/// Takes the highest latency and the lowest bandwidth among all processes. Skips processes with one device, because
+/// such processes do not measure copies.
 void take_copies(MachineModel& all, std::span<const MachineModel> processes) {
   bool is_first = true;
   for (const MachineModel& own : processes) {
@@ -101,8 +101,8 @@ void take_copies(MachineModel& all, std::span<const MachineModel> processes) {
   }
 }
 
-/// Sets of devices from several processes: the first device of each process, and all devices. Sets within a process
-/// have already been measured.
+/// Sets of devices from several processes: the set with the first device of each process, and the set of all devices.
+/// Omits sets within one process, because that process has already measured them.
 std::vector<std::vector<Device*>> sets_of(std::span<Device* const> devices, const ProcessGroup& group) {
   std::map<int, Device*> first;
   for (Device* device : devices) first.try_emplace(process_of(*device, group.own()), device);

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kFewestSamples = 3, kMostSamples = 50;
 constexpr int kMostRuns = 4096;
-/// If a sample takes this many seconds, one sample is enough, because disturbances hardly affect long runs.
+/// If the samples take this many seconds together, fewer than kFewestSamples are enough, because disturbances hardly
+/// affect long runs.
 constexpr double kLongest = 3;
 
 thread_local const std::function<void()>* current_poll = nullptr;
@@ -25,8 +26,8 @@ float ordinary(size_t i) {
   return static_cast<float>(static_cast<int64_t>(bits) >> 40) * 0x1p-23f;
 }
 
-/// Bytes of a few rows of numbers from ordinary(). Types without an encoder get random bytes, with the two highest bits
-/// of each byte cleared so that every scale is finite.
+/// Bytes of a few rows of numbers from ordinary(). A type without an encoder gets random bytes. The two highest bits of
+/// each byte are 0, so that every scale is finite.
 std::vector<std::byte> some_rows(DType dtype, int64_t length) {
   constexpr int64_t kRows = 7;
   std::vector<float> values(static_cast<size_t>(kRows * length));
@@ -123,7 +124,7 @@ double Trial::measure(double budget) {
            }) /
            runs;
   };
-  series(2);  // warms up caches and clocks, and lets a device record its plan in the second run
+  series(2);  // fills caches, raises clock rates, and lets a device record its plan in the second run
   int runs = 1;
   for (double one = series(runs); one * runs < kSeries && runs < kMostRuns; one = series(runs)) {
     runs = std::min(kMostRuns, std::max(2 * runs, static_cast<int>(std::ceil(kSeries / std::max(one, 1e-9)))));

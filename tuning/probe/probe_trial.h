@@ -1,4 +1,5 @@
-// A graph on one backend, ready to be timed. Probes measure devices with it. For use by one thread.
+// A graph on one backend, ready to be timed. A probe times such graphs to measure a device. Only one thread may use a
+// trial.
 //
 //   TrialLeaves leaves(device);
 //   Tensor* w = leaves.add(DType::kQ4_0, {2048, 2048, 1, 1}, Role::kWeight);
@@ -20,9 +21,10 @@
 
 namespace shoal::probe {
 
-/// The median; `values` must not be empty.
+/// The median of `values`, which must not be empty.
 double median(std::vector<double> values);
-/// During the lifetime of this object, poll() in this thread calls the function, which may throw to stop a probe.
+/// Sets the function that poll() calls in this thread during the lifetime of this object. The function may throw to
+/// stop a probe.
 class PollScope {
  public:
   explicit PollScope(const std::function<void()>& poll);
@@ -33,25 +35,27 @@ class PollScope {
  private:
   const std::function<void()>* before_;
 };
-/// Called between runs, while no work is queued and nothing is timed.
+/// Calls the function of the PollScope. Probes call it between runs, when no work is queued and no run is timed.
 void poll();
 
 inline constexpr size_t kMega = size_t{1} << 20;
-/// Minimum seconds of a series of runs. In shorter series, waking the device and reading the clock would matter.
+/// Minimum seconds of a series of runs. A shorter series would mostly measure the start of the device and the reading
+/// of the clock.
 inline constexpr double kSeries = 2e-3;
 
-/// Calls `sample` for about `budget` seconds and at least three times, and returns the median of the results. If a call
-/// takes 3 seconds or more, fewer calls are enough.
+/// Calls `sample` for about `budget` seconds and at least three times, and returns the median of the results. If the
+/// first one or two calls take 3 seconds, no further call follows.
 double repeat_for(double budget, const std::function<double()>& sample);
 /// Seconds that `work` takes.
 double seconds_of(const std::function<void()>& work);
 
-/// The leaf tensors of trial graphs. They contain ordinary numbers, because zeros and huge or tiny numbers may be
-/// faster or slower.
+/// The leaf tensors of trial graphs. They contain numbers of ordinary size, because ops may take another time for
+/// zeros, huge numbers or tiny numbers.
 class TrialLeaves {
  public:
   explicit TrialLeaves(Device& device) : device_(device) {}
-  /// Adds a leaf. Weights are placed as in models (Device::weights_type), other leaves in the device's own memory.
+  /// Adds a leaf. Weights use the buffer type of a model's weights (Device::weights_type). Other leaves use the
+  /// device's own memory.
   Tensor* add(DType dtype, Shape shape, Role role);
   Tensor* ints(std::vector<int32_t> values);
   /// Allocates and fills all leaves.
@@ -70,12 +74,12 @@ class Trial {
   explicit Trial(Backend& backend) : backend_(backend) {}
 
   Graph& graph() { return graph_; }
-  /// Makes the plan. Call it after TrialLeaves::place().
+  /// Makes the plan. Must be called after TrialLeaves::place().
   void compile(const PlanOptions& options = {}) { plan_ = backend_.create_plan(graph_, options); }
   GraphPlan& plan() { return *plan_; }
-  /// Queues this number of runs as one held batch.
+  /// Queues `times` runs as one held batch.
   void start(int times);
-  /// Seconds per run. Times series of consecutive runs within the budget and returns the median.
+  /// Seconds per run. Times several series of consecutive runs within the budget and returns the median.
   double measure(double budget);
 
  private:

@@ -1,19 +1,19 @@
-// The inner loops of attention, on one block of KV rows at a time. A tile consists of up to kAttentionRows rows (one
-// row per query and head) that share a KV head. There are two forms:
+// The inner loops of attention. Each call processes one block of KV rows. A tile consists of up to kAttentionRows rows
+// (one row per query and head) that share one KV head. There are two forms:
 //
-//   rows:  few queries. Each KV row is read in its stored type and used for all rows while it is in registers.
-//          Memory bandwidth is the limit.
+//   rows:  few queries. Each KV row is read in its stored type. While the KV row is in registers, all rows of the
+//          tile use it. Memory bandwidth limits the speed.
 //   lanes: many queries, one per vector lane. Scores and sums are stored transposed, [KV row][row] and
 //          [element][row], so that the soft-max needs no operation across lanes. KV rows are f32.
 //
 // In both forms, the operations on an element of a row, and their order, do not depend on the other rows of the call.
-// Sums over KV rows add the rows one by one, in order.
+// Sums over KV rows add one KV row after another, in order.
 //
-// A weight of minus zero marks a *hidden* KV row, which the row of the tile does not see. A hidden weight leaves the
-// sums unchanged, even if the KV row contains NaN. Example: with weights 0.5 and hidden, and values 2 and NaN, the sum
-// is 1.
+// A weight of minus zero marks a *hidden* KV row. The row of the tile that has this weight does not attend to the KV
+// row. A hidden KV row leaves the sums of this row unchanged, even if the KV row contains NaN. Example: two KV rows
+// have the weights 0.5 and minus zero. If their values are 2 and NaN, the sum is 1.
 //
-// No inline functions here, as in kernels.h.
+// This header has no inline functions, for the reason in kernels.h.
 #pragma once
 
 #include <cstddef>
@@ -29,16 +29,16 @@ inline constexpr int64_t kAttentionRows = 64;   ///< maximum number of rows in a
 /// KV rows with a constant stride.
 struct KvRows {
   const std::byte* data = nullptr;
-  size_t stride = 0;   ///< bytes
-  int64_t count = 0;   ///< at most kAttentionBlock
-  int64_t length = 0;  ///< elements in each KV row
+  size_t stride = 0;   ///< bytes from one KV row to the next
+  int64_t count = 0;   ///< number of KV rows, at most kAttentionBlock
+  int64_t length = 0;  ///< number of elements in each KV row
 };
 
 /// scores[row * kAttentionBlock + j] = dot product of the row's q and KV row j.
 struct RowScores {
   KvRows keys;
   const float* q = nullptr;
-  int64_t q_stride = 0;  ///< floats
+  int64_t q_stride = 0;  ///< in floats
   int64_t rows = 0;
   float* scores = nullptr;
 };
@@ -51,21 +51,22 @@ struct RowSums {
   int64_t rows = 0;
   bool hidden = false;  ///< whether some weights may be hidden
   float* sums = nullptr;
-  int64_t sums_stride = 0;  ///< floats
+  int64_t sums_stride = 0;  ///< in floats
 };
 
-/// Adds a block of scores to running soft-maxes and replaces the scores by weights, exp(score - new top). `keep`
+/// Adds a block of scores to running soft-maxes and replaces each score by its weight, exp(score - new top). `keep`
 /// becomes exp(old top - new top), the factor for the row's previous sums. In the rows form, the rounding of a row's
 /// sum depends on the positions of its scores in the block. Callers must keep these positions fixed.
 struct BlockSoftMax {
   float* scores = nullptr;         ///< rows form: [row][kAttentionBlock]; lanes form: [KV row][kAttentionRows]
   int64_t count = 0;               ///< number of KV rows
-  int64_t rows = 0;                ///< number of rows; arrays of the lanes form hold whole vectors
-  bool hidden = false;             ///< if set, KV rows outside [first, last) and scores of -infinity do not count
-  const int32_t* first = nullptr;  ///< one per row
+  int64_t rows = 0;                ///< number of rows; in the lanes form, arrays are padded to whole vectors
+  bool hidden = false;             ///< whether KV rows outside [first, last) and scores of -infinity are ignored
+  const int32_t* first = nullptr;  ///< one position per row
   const int32_t* last = nullptr;
   float* top = nullptr;  ///< for each row, the largest score, ignoring NaN
-  float* sum = nullptr;  ///< for each row, the sum of exp(score - top); NaN after any NaN; 0 if all were -infinity
+  float* sum = nullptr;  ///< for each row, the sum of exp(score - top); 0 if all scores are -infinity; NaN if a score
+                         ///< is NaN
   float* keep = nullptr;
 };
 
@@ -93,7 +94,8 @@ struct AttentionKernels {
     void (*scores)(const RowScores& args) = nullptr;
     void (*sums)(const RowSums& args) = nullptr;
   };
-  Rows rows[kDTypeCount];  ///< by dtype of the KV rows; if a function is nullptr, convert the KV rows to f32 first
+  Rows rows[kDTypeCount];  ///< indexed by the dtype of the KV rows; if a function is nullptr, callers first convert the
+                           ///< KV rows to f32
   void (*row_soft_max)(const BlockSoftMax& args) = nullptr;
   void (*lane_scores)(const LaneScores& args) = nullptr;
   void (*lane_sums)(const LaneSums& args) = nullptr;

@@ -1,4 +1,4 @@
-// The members of AttentionKernels and their table.
+// Declares the functions of AttentionKernels and builds their table.
 #pragma once
 
 #include "devices/cpu/kernels/attention.h"
@@ -6,7 +6,7 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Kernels for each type of KV row in attention_rows.h.
+/// Kv is one of the KV row types in attention_rows.h.
 template <class Kv>
 void row_scores(const RowScores& args);  // attention_scores.cpp
 template <class Kv>

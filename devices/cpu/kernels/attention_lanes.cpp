@@ -1,5 +1,5 @@
-// Products of many queries, one per lane, with KV rows of f32. An element of a KV row is broadcast to all lanes, so no
-// packing is needed.
+// Products of many queries with KV rows of f32. Each lane belongs to one query. An element of a KV row is broadcast to
+// all lanes, so KV rows need no packing.
 #include "devices/cpu/kernels/attention_forms.h"
 #include "devices/cpu/kernels/half.h"
 #include "devices/cpu/kernels/transpose.h"
@@ -7,8 +7,9 @@
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
-/// kTileVectors is the number of vectors of lanes in a tile. kTileSteps is the number of KV rows (or elements) in a
-/// tile with kVectors vectors. The sums, the operands and one broadcast element fill the registers.
+/// kTileVectors is the maximum number of vectors in a tile; each lane is one row. kTileSteps is the number of KV rows
+/// (for scores) or elements (for sums) in a tile with kVectors vectors. The sums, the operands and one broadcast
+/// element fill the registers.
 constexpr int kTileVectors = kLanes == 16 ? 4 : 2;
 template <int kVectors>
 constexpr int kTileSteps = kVectors == 1 ? 12 : 6;
@@ -17,7 +18,7 @@ inline const float* floats(const KvRows& rows, int64_t j) {
   return reinterpret_cast<const float*>(rows.data + j * rows.stride);
 }
 
-/// Scores of KV rows [j, j + kSteps) for kVectors vectors of lanes.
+/// Computes the scores of KV rows [j, j + kSteps) for kVectors vectors, starting at `lane`.
 struct Scores {
   using Args = LaneScores;
   template <int kVectors, int kSteps>
@@ -47,7 +48,7 @@ struct Scores {
   }
 };
 
-/// Sums of elements [i, i + kSteps) for kVectors vectors of lanes.
+/// Updates the sums of elements [i, i + kSteps) for kVectors vectors, starting at `lane`.
 template <bool kHidden>
 struct Sums {
   using Args = LaneSums;
@@ -95,7 +96,7 @@ inline void run_steps(const typename Product::Args& args, int64_t lane, int64_t 
   if (i < steps) Product::template run<kVectors, 1>(args, lane, i);
 }
 
-/// Processes lanes in tiles of kVectors vectors, and the remaining lanes in smaller tiles.
+/// Processes the lanes in tiles of kVectors vectors. Smaller tiles process the remaining lanes.
 template <class Product, int kVectors>
 void run_lanes(const typename Product::Args& args, int64_t lane, int64_t steps) {
   for (; lane + (kVectors - 1) * kLanes < args.rows; lane += kVectors * kLanes) {

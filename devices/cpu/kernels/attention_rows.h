@@ -1,4 +1,4 @@
-// KV rows of each type as vectors of f32. Every kStep consecutive vectors share the data in Scale.
+// Reads KV rows of each type as vectors of f32. Each group of kStep consecutive vectors has one common Scale.
 #pragma once
 
 #include "devices/cpu/kernels/formats_32.h"
@@ -12,11 +12,11 @@ struct KvFloats {
   static constexpr int kStep = 1;
   struct Scale {};
   static Scale scale(const std::byte*, int64_t) { return {}; }
-  /// Vector v of a row.
+  /// Returns vector v of a row.
   static F32 load(const std::byte* row, int64_t v, Scale) {
     return Rows::load(reinterpret_cast<const typename Rows::Element*>(row) + v * kLanes);
   }
-  /// The first n < kLanes elements of vector v, then zeros.
+  /// Returns the first n elements of vector v (n < kLanes), followed by zeros.
   static F32 load_rest(const std::byte* row, int64_t v, int64_t n) {
     return load_first<Rows>(reinterpret_cast<const typename Rows::Element*>(row) + v * kLanes, n);
   }
@@ -32,10 +32,10 @@ struct KvQ8_0 {
   static F32 load(const std::byte* row, int64_t v, Scale scale) {
     return to_float(load_widened(block(row, v).values + v % kStep * kLanes)) * scale;
   }
-  static F32 load_rest(const std::byte*, int64_t, int64_t) { return F32{}; }  // rows are whole blocks
+  static F32 load_rest(const std::byte*, int64_t, int64_t) { return F32{}; }  // never called: rows are whole blocks
 };
 
-/// All formats of 32-element blocks except Q8_0.
+/// KV rows in all formats of 32-element blocks except Q8_0.
 template <class Format>
 struct KvBlocks {
   static constexpr int kStep = 32 / kLanes;
@@ -58,7 +58,7 @@ struct KvBlocks {
     return all;
   }
   static F32 load(const std::byte*, int64_t v, const Scale& all) { return all.values[v % kStep]; }
-  static F32 load_rest(const std::byte*, int64_t, int64_t) { return F32{}; }  // rows are whole blocks
+  static F32 load_rest(const std::byte*, int64_t, int64_t) { return F32{}; }  // never called: rows are whole blocks
 };
 
 }  // namespace shoal::cpu::SHOAL_ISA

@@ -5,9 +5,11 @@
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
-// add_lanes and add_quarters merge two vectors into one that contains sums of pairs of lanes, with cheap shuffles.
-// add_lanes adds within quarters of four lanes; its result alternates sums of a and b. add_quarters adds whole
-// quarters; in its result, two sums of a precede two sums of b.
+// add_lanes and add_quarters merge the vectors `a` and `b` into one vector. Each lane of the result is the sum of two
+// lanes of `a` or of two lanes of `b`. Both functions need only cheap shuffles.
+// - add_lanes adds lanes within each quarter. A quarter has four lanes. Sums of `a` and sums of `b` alternate in the
+//   result.
+// - add_quarters adds pairs of whole quarters. In the result, the sums of `a` precede the sums of `b`.
 inline F32 add_lanes(F32 a, F32 b) {
   return shuffle(a, b, [](int i) { return i / 4 * 4 + i % 4 / 2 + i % 2 * kLanes; }) +
          shuffle(a, b, [](int i) { return i / 4 * 4 + i % 4 / 2 + i % 2 * kLanes + 2; });
@@ -32,7 +34,8 @@ inline F32 sums_of(const F32 (&v)[kLanes]) {
   return quarters[0];
 }
 
-/// Computes one vector of scores: kRows queries, starting at `row`, times kLanes / kRows KV rows, starting at j.
+/// Computes one vector of scores. The scores are the products of kRows queries and kLanes / kRows KV rows. The first
+/// query is `row`, and the first KV row is `j`.
 template <class Kv, int kRows, bool kRest>
 inline void score_tile(const RowScores& args, int64_t row, int64_t j) {
   constexpr int kKeys = kLanes / kRows;
@@ -84,8 +87,8 @@ inline void score_tile(const RowScores& args, int64_t row, int64_t j) {
   }
 }
 
-/// Processes rows in tiles of kRows, and the remaining rows in smaller tiles. kRest means that the length of a row is
-/// not a multiple of kLanes.
+/// Processes the rows in tiles of kRows. Smaller tiles process the remaining rows. kRest means that the length of a row
+/// is not a multiple of kLanes.
 template <class Kv, int kRows, bool kRest>
 void score_rows(const RowScores& args, int64_t row) {
   for (; row + kRows <= args.rows; row += kRows) {

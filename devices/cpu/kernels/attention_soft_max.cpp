@@ -13,7 +13,7 @@ inline I32 lane_numbers() {
   return load<I32>(numbers);
 }
 
-/// Sets scores of KV rows outside [first, last) to -infinity.
+/// Processes one row. Scores of KV rows outside [first, last) become -infinity.
 template <bool kHidden>
 void one_row(const BlockSoftMax& args, int64_t row) {
   float* scores = args.scores + row * kAttentionBlock;

@@ -1,4 +1,4 @@
-// Weighted sums of KV rows in their stored type, for a few queries.
+// Weighted sums of KV rows for a few queries. The KV rows have their stored type.
 #include "devices/cpu/kernels/attention_forms.h"
 #include "devices/cpu/kernels/attention_rows.h"
 
@@ -9,8 +9,8 @@ inline bool is_hidden(float weight) {
   return __builtin_signbit(weight);
 }
 
-/// Updates vectors [v, v + kVectors) of the sums of kRows rows, starting at `row`. The sums stay in registers during
-/// the loop over KV rows.
+/// Updates vectors [v, v + kVectors) of the sums of kRows rows. The first row is `row`. The sums stay in registers
+/// during the loop over KV rows.
 template <class Kv, int kRows, int kVectors, bool kHidden>
 inline void sum_tile(const RowSums& args, int64_t row, int64_t v) {
   float* sums_at = args.sums + row * args.sums_stride + v * kLanes;
@@ -62,7 +62,8 @@ inline void sum_columns(const RowSums& args, int64_t row, int64_t v, int64_t vec
   if constexpr (kVectors > 1) sum_columns<Kv, kRows, kVectors / 2, kHidden>(args, row, v, vectors);
 }
 
-/// Processes rows in tiles of kRows, and the remaining rows in smaller tiles. A tile fills about half of the registers.
+/// Processes the rows in tiles of kRows. Smaller tiles process the remaining rows. A tile fills about half of the
+/// registers.
 template <class Kv, int kRows, bool kHidden>
 void sum_rows(const RowSums& args, int64_t row) {
   constexpr int kTile = kLanes == 16 ? 16 : 8;

@@ -1,4 +1,4 @@
-// The weighted sum of a few inputs of each channel.
+// Computes the weighted sum of a few inputs for each channel.
 #include "devices/cpu/kernels/part.h"
 #include "devices/cpu/kernels/states.h"
 

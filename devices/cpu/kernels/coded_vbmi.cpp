@@ -1,8 +1,10 @@
-// Packed groups of the types with codebooks. Each lane of a vector belongs to one of 16 rows and contains the indices
-// of four codebook entries. A table ("plane" e) contains byte e of every entry of the codebook, and one lookup reads
-// byte e of all 64 entries. So the four bytes of a result lane are elements that are one entry length apart, and
-// columns are permuted into the same order. Stored weights contain an added 128, as quad_dot expects. With this bias,
-// the negative of a stored weight w is 256 - w.
+// Kernels for packed groups of the types with codebooks. Each lane of a vector belongs to one of 16 rows and contains
+// the indices of four codebook entries. Table e ("plane" e) contains byte e of every codebook entry. One lookup reads
+// byte e of the entries for all 64 indices. So the four bytes of a result lane are elements that are one entry length
+// apart. Columns are permuted into the same order.
+//
+// 128 is added to each decoded weight, as quad_dot expects. With this bias, the negative of a stored weight w is 256 -
+// w.
 #include "devices/cpu/kernels/coded_vbmi.h"
 
 #include "devices/cpu/kernels/column.h"
@@ -15,14 +17,14 @@ namespace {
 
 static_assert(kLanes == 16 && kWeightBias == 128);
 
-constexpr size_t kAhead = 8192;  // as in packed_dot.cpp
+constexpr size_t kAhead = 8192;  // prefetch distance in bytes, as in packed_dot.cpp
 
-/// kPlanes planes, each with kCount bytes.
+/// kPlanes planes (tables), each with kCount bytes.
 template <int kPlanes, int kCount>
 struct Planes {
   alignas(64) uint8_t bytes[kPlanes][kCount];
 };
-/// The bytes of the entries, with kWeightBias added.
+/// Returns the planes of a codebook. kWeightBias is added to each byte.
 template <class Word, int kCount>
 constexpr Planes<sizeof(Word), kCount> planes_of(const quants::Grid<Word, kCount>& grid) {
   Planes<sizeof(Word), kCount> planes{};
@@ -33,7 +35,8 @@ constexpr Planes<sizeof(Word), kCount> planes_of(const quants::Grid<Word, kCount
   }
   return planes;
 }
-/// For each entry, the indices of the levels of its first four and its last four elements, two bits per element.
+/// Returns two planes with level indices, two bits per element. For each entry, plane 0 contains the indices of its
+/// first four elements, and plane 1 contains the indices of its last four elements.
 template <int kCount>
 constexpr Planes<2, kCount> crumbs_of(const quants::grids::Entries<kCount>& entries) {
   Planes<2, kCount> planes{};
@@ -43,7 +46,7 @@ constexpr Planes<2, kCount> crumbs_of(const quants::grids::Entries<kCount>& entr
   }
   return planes;
 }
-/// Table that adds the eighth sign to seven signs.
+/// Returns a table indexed by seven sign bits. Each byte contains these seven signs and the eighth sign.
 constexpr Planes<1, 128> even_sign_table() {
   Planes<1, 128> table{};
   for (int i = 0; i < 128; ++i) table.bytes[0][i] = static_cast<uint8_t>(i | __builtin_parity(i) << 7);
@@ -61,19 +64,20 @@ constexpr auto kEvenSigns = even_sign_table();
 __m512i load_64(const void* from) {
   return _mm512_loadu_si512(from);
 }
-/// Every lane contains the bytes a, b, c, d, lowest first.
+/// Returns a vector in which every lane contains the bytes `a`, `b`, `c` and `d`. The lowest byte is `a`.
 __m512i four_bytes(int a, int b, int c, int d) {
   return _mm512_set1_epi32(static_cast<int>(static_cast<uint32_t>(a) | static_cast<uint32_t>(b) << 8 |
                                             static_cast<uint32_t>(c) << 16 | static_cast<uint32_t>(d) << 24));
 }
-/// Every lane of the result contains bytes number a, b, c, d of the same lane of v.
+/// Every lane of the result contains four bytes of the same lane of `v`. The numbers of these bytes are `a`, `b`, `c`
+/// and `d`.
 __m512i choose(__m512i v, int a, int b, int c, int d) {
   const __m512i lanes = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
   return _mm512_shuffle_epi8(v, _mm512_add_epi8(four_bytes(a, b, c, d), lanes));
 }
 
-/// Looks up table[i] in a table of 128, 256, 512 or 1024 bytes. `low` contains bits 0..7 of each i; the masks contain
-/// bits 7 and above.
+/// Each byte of the result is table[i] for the index i of this byte. The table has 128, 256, 512 or 1024 bytes. `low`
+/// contains bits 0 to 7 of each index. The masks contain bit 7 and the higher bits.
 __m512i look_up_128(const uint8_t* table, __m512i low) {
   return _mm512_permutex2var_epi8(load_64(table), low, load_64(table + 64));
 }
@@ -90,9 +94,9 @@ __m512i look_up_1024(const uint8_t* table, __m512i low, __mmask64 bit7, __mmask6
 Bytes negated(__m512i weights, __mmask64 negative) {
   return (Bytes)_mm512_mask_sub_epi8(weights, negative, _mm512_setzero_si512(), weights);
 }
-/// Expands the four groups of seven sign bits in each lane to four bytes of eight signs.
+/// Each lane contains four groups of seven sign bits. Expands each group to a byte of eight signs.
 __m512i even_signs(__m512i sevens) {
-  const __m512i places = _mm512_set1_epi64(0x352e2720150e0700);  // number of the first bit of each byte
+  const __m512i places = _mm512_set1_epi64(0x352e2720150e0700);  // first source bit of each result byte
   return look_up_128(kEvenSigns.bytes[0], _mm512_multishift_epi64_epi8(places, sevens));
 }
 
@@ -109,7 +113,7 @@ struct CodedUnit : PackedLayout<Format> {
         factor(load_half(reinterpret_cast<const uint16_t*>(unit + Layout::number_at(0, 0))) *
                splat(Format::Block::kUnit)) {}
   __m512i word(int i) const { return load_64(at + Layout::word_at(0, i)); }
-  /// (2 s + 1) * factor, where s is a number of four bits in each lane.
+  /// Returns (2 s + 1) * factor. Each lane of s is a 4-bit number.
   F32 odd(__m512i s) const {
     const __m512i odd = _mm512_add_epi32(_mm512_add_epi32(s, s), _mm512_set1_epi32(1));
     return to_float((I32)odd) * factor;
@@ -119,9 +123,9 @@ struct CodedUnit : PackedLayout<Format> {
   }
 };
 
-/// One reader per format. kSpan is the number of elements in a codebook entry. planes(part) returns eight vectors. Byte
-/// j of each lane of vector kSpan w + e is element 4 kSpan w + e + kSpan j (kOrder stores the order of each format).
-/// scales(part) returns the scales of the part.
+/// Each format has one reader. kSpan is the number of elements in a codebook entry. planes(part) returns eight vectors.
+/// In formats with one scale per 32 elements, byte j of each lane of vector kSpan w + e is element 4 kSpan w + e +
+/// kSpan j. kOrder stores the order of every format. scales(part) returns the scales of the part.
 template <class Format>
 struct CodedReader;
 
@@ -185,24 +189,25 @@ struct CodedReader<IQ2_XXS> : CodedUnit<IQ2_XXS> {
   void scales(int part, F32 (&to)[1]) const { to[0] = odd_of_nibble(word(2 * part + 1), 7); }
 };
 
-/// The IQ2 levels, with the bias added, that bits 2 i and 2 i + 1 of each byte select.
+/// Bits 2 i and 2 i + 1 of each byte select an IQ2 level. Returns these levels with the bias added.
 __m512i levels_of(__m512i crumbs, int i) {
   const __m512i bits = _mm512_and_si512(_mm512_srli_epi16(crumbs, static_cast<unsigned>(2 * i)), _mm512_set1_epi8(3));
   return _mm512_shuffle_epi8(four_bytes(8 + 128, 25 + 128, 43 + 128, 0), bits);
 }
-/// Reorders planes for formats with one scale per 16 elements. Vector i gets bytes 0 and 1 of planes 2 i and 2 i + 1.
-/// Vector 4 + i gets bytes 2 and 3 of these planes.
+/// Reorders planes for formats with one scale per 16 elements. Vector i of `to` gets bytes 0 and 1 of each lane of
+/// planes 2 i and 2 i + 1. Vector 4 + i gets bytes 2 and 3 of these planes.
 void in_halves(const Bytes (&planes)[8], Bytes (&to)[8]) {
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
   SHOAL_UNROLL
   for (int i = 0; i < 4; ++i) {
     const auto a = (__m512i)planes[2 * i], b = (__m512i)planes[2 * i + 1];
-    // Takes the bits of b where `upper` is set, and the bits of a elsewhere.
+    // The ternary operation takes the bits of its third operand where `upper` is zero, and the bits of its second
+    // operand elsewhere.
     to[i] = (Bytes)_mm512_ternarylogic_epi32(upper, _mm512_slli_epi32(b, 16), a, 0xca);
     to[4 + i] = (Bytes)_mm512_ternarylogic_epi32(upper, b, _mm512_srli_epi32(a, 16), 0xca);
   }
 }
-/// Makes the planes from two vectors of two-bit level indices, four elements per byte.
+/// Computes the planes from two vectors of level indices. Each byte contains four indices of two bits.
 void crumbs_to_halves(__m512i first, __m512i second, __m512i signs, Bytes (&to)[8]) {
   Bytes planes[8];
   SHOAL_UNROLL
@@ -218,7 +223,7 @@ struct CodedReader<IQ2_XS> : CodedUnit<IQ2_XS> {
   using CodedUnit::CodedUnit;
   static constexpr int kSpan = 8;
   void planes(int part, Bytes (&to)[8]) const {
-    // `low` contains bytes 0 and 2 of each lane of both words, and `high` contains bytes 1 and 3.
+    // `low` contains bytes 0 and 2 of each lane of `a` and `b`. `high` contains bytes 1 and 3 of each lane.
     const __m512i a = word(2 * part), b = word(2 * part + 1), even = _mm512_set1_epi32(0x00ff00ff);
     const __m512i low_a = choose(_mm512_and_si512(a, even), 0, 2, 1, 1),
                   low_b = choose(_mm512_and_si512(b, even), 1, 1, 0, 2);
@@ -284,7 +289,7 @@ void put_in_order(const int8_t* from, int8_t (&to)[32]) {
   _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm256_permutexvar_epi8(order, bytes));
 }
 
-/// 256 times the product of one group with the 16-bit elements of a column.
+/// Multiplies one group of weights by the 16-bit elements of a column. Returns 256 times the products.
 template <class Format>
 I32 products(const Bytes (&weights)[8], const int8_t (&values)[32], const int8_t (&fine)[32], const Column& b,
              int64_t part, int group) {
@@ -352,7 +357,7 @@ void dot_packed(const DotArgs& args) {
   }
 }
 
-/// Elements 4 quad to 4 quad + 3 of all rows.
+/// Returns elements 4 * quad to 4 * quad + 3 of all rows, one row per lane.
 template <class Format>
 __m512i neighbours(const Bytes (&planes)[8], int quad) {
   __m512i v = _mm512_setzero_si512();

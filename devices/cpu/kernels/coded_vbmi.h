@@ -1,5 +1,5 @@
-// Packed rows of the types with codebooks, for processors that look up 128 bytes at once (AVX-512 VBMI). No
-// instruction-set level includes VBMI; on other processors such rows are not packed.
+// Kernels for packed rows of the types with codebooks. They need processors that look up 128 bytes at once (AVX-512
+// VBMI). No instruction-set level includes VBMI. On other processors, rows of these types are not packed.
 #pragma once
 
 #include "devices/cpu/kernels/kernels.h"

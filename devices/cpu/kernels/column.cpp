@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kVectors = 32 / kLanes;
 
-/// The largest magnitude of 32 elements. If an element is infinite or NaN, returns NaN and sets all 32 elements to
-/// zero. The scale and the products are then NaN, while the integers and sums of the column stay defined.
+/// Returns the largest magnitude of 32 elements. If an element is infinite or NaN, returns NaN and sets all 32 elements
+/// to zero. In this case, the scale and the products are NaN, but the integers and sums of the column stay defined.
 float largest_of(F32 (&x)[kVectors]) {
   const int32_t result = max_lanes(largest_magnitude_bits(x));
   if (result > kLargestFinite) {
@@ -20,7 +20,8 @@ float largest_of(F32 (&x)[kVectors]) {
   return value;
 }
 
-/// Lane 0: sum of the first 16 of 32 bytes. Lane 1: sum of the last 16. Lanes 2 and 3 repeat lanes 0 and 1.
+/// Lane 0 of the result is the sum of the first 16 of 32 bytes. Lane 1 is the sum of the last 16 bytes. Lanes 2 and 3
+/// repeat lanes 0 and 1.
 Vec<int32_t, 4> halves_of(I8x32 bytes) {
   const I32x8 quads = small_quad_dot(I32x8{}, I8x32{} + 1, bytes);
   const auto pairs =
@@ -33,7 +34,7 @@ void quantize_part(const float* from, int64_t part, const NewColumn& to) {
   for (int i = 0; i < kVectors; ++i) x[i] = load<F32>(from + i * kLanes);
   const float largest = largest_of(x);
   const float scale = largest < kTiny ? 0.0f : largest * (1.0f / 127.0f);
-  const float inverse = largest >= kTiny ? 127.0f / largest : 0.0f;  // 0 for NaN, but the scale is NaN
+  const float inverse = largest >= kTiny ? 127.0f / largest : 0.0f;  // 0 if `largest` is NaN; the scale is then NaN
   I32 whole[kVectors], rest[kVectors];
   SHOAL_UNROLL
   for (int i = 0; i < kVectors; ++i) {
@@ -41,7 +42,7 @@ void quantize_part(const float* from, int64_t part, const NewColumn& to) {
     const F32 shifted = scaled + splat(kRound);
     whole[i] = bits_as<I32>(shifted) - bits_as<I32>(splat(kRound));
     rest[i] = rounded((scaled - (shifted - splat(kRound))) * splat(256.0f));
-    // The range is -128 to 128, but quad_dot does not accept -128.
+    // Without this limit, the fine bytes would range from -128 to 128. quad_dot does not accept -128.
     const I32 most = splat(int32_t{127});
     rest[i] = rest[i] > most ? most : (rest[i] < -most ? -most : rest[i]);
   }
@@ -67,7 +68,7 @@ void quantize_part(const float* from, int64_t part, const NewColumn& to) {
   to.totals[part] = total;
 }
 
-/// Whether at most kMostOutliers of 32 elements have at least 1 / kOutlierRatio of the largest magnitude.
+/// Whether at most kMostOutliers of 32 elements reach the magnitude `largest` / kOutlierRatio.
 bool has_few_large(const F32 (&x)[kVectors], float largest) {
   const F32 limit = splat(largest / kOutlierRatio);
   I32 counts = {};
@@ -76,8 +77,8 @@ bool has_few_large(const F32 (&x)[kVectors], float largest) {
   return sum_lanes(to_float(counts)) <= kMostOutliers;
 }
 
-/// Moves the outliers of 32 elements to `to`, which has space for `room` outliers. The first of the 32 elements is
-/// element `at` of the column. Returns the number of outliers.
+/// Moves the outliers of 32 elements to the list `to`, which has space for `room` more outliers. The first of the 32
+/// elements is element `at` of the column. Returns the number of moved outliers.
 int take_outliers(F32 (&x)[kVectors], int64_t at, Outlier* to, int64_t room) {
   float values[32];
   __builtin_memcpy(values, x, sizeof values);
@@ -91,7 +92,7 @@ int take_outliers(F32 (&x)[kVectors], int64_t at, Outlier* to, int64_t room) {
       large += __builtin_fabsf(v) * kOutlierRatio >= largest;
       zeros += __builtin_fabsf(v) < kTiny;
     }
-    if (taken + large > most || large + zeros >= 32) break;  // no gain if all other elements are zero
+    if (taken + large > most || large + zeros >= 32) break;  // no benefit if all other elements are zero
     for (int i = 0; i < 32; ++i) {
       if (__builtin_fabsf(values[i]) * kOutlierRatio < largest) continue;
       to[taken++] = {static_cast<int32_t>(at) + i, values[i]};
@@ -109,7 +110,8 @@ size_t rounded_up(int64_t bytes) {
 }  // namespace
 
 size_t column_bytes(int64_t k) {
-  // Two bytes per element, five 4-byte numbers per 32 elements and four 4-byte numbers per 16 elements.
+  // A column contains two bytes per element, five 4-byte numbers per 32 elements and four 4-byte numbers per 16
+  // elements.
   return rounded_up(2 * k + k / 32 * 13 * 4);
 }
 
@@ -136,7 +138,7 @@ void quantize_words(const float* x, std::byte* column, int64_t k) {
     float largest = largest_of(v);
     if (count < most_outliers(k) && has_few_large(v, largest)) {
       const int taken = take_outliers(v, 32 * part, outliers.first + count, most_outliers(k) - count);
-      if (taken > 0) largest = largest_of(v);  // otherwise `largest` may be NaN, and must stay NaN
+      if (taken > 0) largest = largest_of(v);  // without outliers, `largest` may be NaN and must stay NaN
       count += taken;
     }
     scales[part] = largest < kTiny ? 0.0f : largest / kWord;

@@ -18,7 +18,7 @@ void narrow(const float* src, void* dst, int64_t n) {
 using quants::BlockQ8_0;
 constexpr int kVectors = quants::kBlock / kLanes;
 
-/// Largest magnitude of a block; NaN if an element is NaN.
+/// Returns the largest magnitude of a block, or NaN if an element is NaN.
 float largest_magnitude(const F32 (&x)[kVectors]) {
   const int32_t bits = max_lanes(largest_magnitude_bits(x));
   float largest;
@@ -35,14 +35,14 @@ void quantize_block(const float* src, BlockQ8_0& block) {
   I32 values[kVectors];
   for (int i = 0; i < kVectors; ++i) {
     const F32 scaled = x[i] * factor;
-    const F32 above = scaled > splat(-127.0f) ? scaled : splat(-127.0f);  // also replaces NaN
+    const F32 above = scaled > splat(-127.0f) ? scaled : splat(-127.0f);  // this comparison also replaces NaN by -127
     const F32 limited = above < splat(127.0f) ? above : splat(127.0f);
     values[i] = rounded(limited);
   }
   store(block.values, bytes_of(values));
 }
 
-/// Adds one vector of every source, in order.
+/// Returns the sum of one vector of each source. The sources are added in order.
 template <class Rows, class Load>
 inline F32 sum_at(const SumArgs& args, int64_t i, Load load_at) {
   using Element = typename Rows::Element;

@@ -1,4 +1,4 @@
-// gated_delta by chunks: products of small matrices, computed in tiles of rows that stay in registers.
+// The chunk form of gated_delta. It multiplies small matrices in tiles of a few rows. Each tile stays in registers.
 #include <type_traits>
 
 #include "devices/cpu/kernels/functions.h"
@@ -53,7 +53,8 @@ struct Tile {
   }
 };
 
-/// Calls f(tile size as a constant, first row) for tiles of kRows rows, then for smaller tiles, up to row `count`.
+/// Calls f(tile size as a constant, first row) for each tile up to row `count`: first tiles of kRows rows, then smaller
+/// tiles.
 template <int kRows, class F>
 inline void for_tiles(int64_t row, int64_t count, F&& f) {
   for (; row + kRows <= count; row += kRows) f(std::integral_constant<int, kRows>{}, row);
@@ -64,7 +65,7 @@ inline float* errors_at(const DeltaChunk& args, int64_t token) {
   return args.errors + token * kWidth;
 }
 
-/// Number of the block's columns in vector v.
+/// Number of columns of the block in vector v.
 inline int64_t columns_of(const DeltaChunk& args, int v) {
   const int64_t rest = args.columns - v * kLanes;
   return rest < 0 ? 0 : rest < kLanes ? rest : kLanes;
@@ -128,7 +129,8 @@ inline void find_rows(const DeltaChunk& args, int64_t first) {
   }
 }
 
-/// Updates rows of the state. `errors` contains the tokens' errors times to_end.
+/// Updates the rows of the state from row `first` on. `errors` contains the tokens' errors, each multiplied by the
+/// token's to_end.
 template <int kRows>
 inline void change_state(const DeltaChunk& args, const float* errors, int64_t first) {
   float* rows = args.state + first * kWidth;

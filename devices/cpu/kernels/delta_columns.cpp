@@ -1,4 +1,4 @@
-// gated_delta token by token. A few columns at a time stay in the first-level cache for all tokens.
+// The column form of gated_delta, token by token. A few columns at a time stay in the L1 cache for all tokens.
 #include <cstring>
 
 #include "devices/cpu/kernels/part.h"

@@ -1,4 +1,4 @@
-// Rows of f32, f16 or bf16 times a few f32 columns. Weights are widened to f32; columns are never rounded.
+// Products of rows of f32, f16 or bf16 with a few f32 columns. Weights are widened to f32. Columns are never rounded.
 #include "devices/cpu/kernels/dot_tiles.h"
 #include "devices/cpu/kernels/weights.h"
 

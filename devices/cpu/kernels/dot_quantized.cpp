@@ -1,6 +1,6 @@
-// Rows of quantised weights times a few quantised columns, in chunks of eight parts of 32 elements. All scales of a
-// chunk are multiplied first. Then each vector of integer sums, with four elements per lane, is multiplied by its
-// scales.
+// Products of rows of quantised weights with a few quantised columns. A chunk consists of eight parts of 32 elements.
+// First, the scales of the row and of the column are multiplied for a whole chunk. Then each vector of integer sums is
+// multiplied by these products. Each lane of integer sums covers four elements.
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/dot_tiles.h"
 #include "devices/cpu/kernels/weights.h"
@@ -10,13 +10,13 @@ namespace {
 
 constexpr int kChunk = 8;
 
-/// The scales, addends or sums of a chunk: one per 32 elements, or one per 16 elements if kGroups is 2.
+/// The scales, addends or sums of a chunk. There is one number per 32 elements, or one per 16 elements if kGroups is 2.
 template <int kGroups>
 struct Numbers {
   F32x8 v[kGroups];
 };
 
-/// The first n (at most 8) floats, then zeros.
+/// Returns the first n (at most 8) floats, followed by zeros.
 F32x8 first_floats(const float* from, int n) {
   if (n >= kChunk) return load<F32x8>(from);
   float values[kChunk] = {};
@@ -24,7 +24,7 @@ F32x8 first_floats(const float* from, int n) {
   return load<F32x8>(values);
 }
 
-/// A column's chunk of n parts: its scales, and its scaled sums of elements. Missing parts are zero.
+/// The scales and the scaled element sums of one chunk of a column. Entries for missing parts are zero.
 template <class Format>
 struct ColumnChunk {
   static constexpr int kGroups = Format::kGroups;
@@ -32,7 +32,7 @@ struct ColumnChunk {
 
   ColumnChunk(const Column& column, int n) {
     const float* from = column.scales;
-    // The sums are in units of the fine bytes, 1 / 256.
+    // The integer sums are in units of 1 / 256, the unit of the fine bytes.
     const F32x8 v = (Format::kParts == kChunk ? load<F32x8>(from) : first_floats(from, n)) * (1.0f / 256.0f);
     if constexpr (kGroups == 2) {
       scales.v[0] = __builtin_shufflevector(v, v, 0, 0, 1, 1, 2, 2, 3, 3);
@@ -48,7 +48,7 @@ struct ColumnChunk {
   }
 };
 
-/// Scales (and addends) of a row's chunk. Missing parts are zero.
+/// The scales and addends of one chunk of a row. Entries for missing parts are zero.
 template <class Format>
 struct RowChunk {
   Numbers<Format::kGroups> scales, adds;
@@ -80,7 +80,8 @@ RowChunk<Format> row_chunk(const typename Format::Block* blocks, int n) {
       if constexpr (Format::kAdds) chunk.adds.v[i] = load<F32x8>(scales.add + 8 * i);
     }
   } else {
-    constexpr int kNumbers = Format::kParts * Format::kGroups;  // scales of a block; these formats have no addends
+    constexpr int kNumbers = Format::kParts * Format::kGroups;  // number of scales of a block; these formats have no
+                                                                // addends
     float numbers[kChunk * Format::kGroups] = {};
     for (int i = 0; i * Format::kParts < n && i < kChunk / Format::kParts; ++i) {
       const auto scales = Format::scales(blocks[i]);
@@ -91,26 +92,26 @@ RowChunk<Format> row_chunk(const typename Format::Block* blocks, int n) {
   return chunk;
 }
 
-/// from[0] in lanes 0 to 3, from[1] in lanes 4 to 7.
+/// Lanes 0 to 3 of the result are from[0]. Lanes 4 to 7 are from[1].
 F32x8 splat_two(const float* from) {
   const Vec<uint64_t, 4> both = load<uint64_t>(from) - Vec<uint64_t, 4>{};
   const F32x8 v = bits_as<F32x8>(both);
   return __builtin_shufflevector(v, v, 0, 0, 0, 0, 5, 5, 5, 5);
 }
 
-/// Integer products with the values and with the fine bytes of a column.
+/// Integer products of weights and a column: `values` for the values of the column, `fine` for its fine bytes.
 struct Products {
   I32x8 values, fine;
   F32x8 total() const { return __builtin_convertvector((values << 8) + fine, F32x8); }
 };
 
-/// 32 elements of a column, for products with raw weights. Raw weights contain an offset, so the sums start from minus
-/// the offset times the elements.
+/// 32 elements of a column, for products with raw weights. Raw weights contain an offset. Each initial sum is -offset *
+/// (sum of the lane's elements). This cancels the offset.
 template <class Format>
 struct Elements {
   I8x32 values, fine;
 
-  /// The initial sums.
+  /// Returns the initial sums.
   Products start() const { return {of_offset(values), of_offset(fine)}; }
   /// Adds the products with 32 weights.
   Products step(Products sum, I8x32 raw) const {
@@ -129,9 +130,8 @@ struct Elements {
   }
 };
 
-/// Processes one chunk. Indices of blocks, columns and parts count from the start of the chunk. Blocks of 32 elements,
-/// and neighbouring parts with the same layout, are processed in pairs. Parts of all other blocks are processed one by
-/// one.
+/// Processes one chunk. Indices of blocks, columns and parts count from the start of the chunk. If a format provides
+/// halves(), its 32-element blocks or its parts are processed in pairs. Otherwise, the parts are processed one by one.
 template <class Format, int R, int C>
 struct Walk {
   using Block = typename Format::Block;
@@ -147,8 +147,8 @@ struct Walk {
     }
   }
 
-  /// Adds the scaled products of 64 elements. If there is no second part, `second` equals `part` and its scales are
-  /// zero.
+  /// Adds the scaled products of 64 elements. If there is no second part, `second` equals `part` and the scales of the
+  /// second part are zero.
   static void pair(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int part, int second,
                    F32x8 (&sums)[R][C]) {
     Elements<Format> x[C][2];
@@ -195,8 +195,8 @@ struct Walk {
     }
   }
 
-  /// Adds the scaled products of one part of a format with separate signs. The signs are applied to the column's
-  /// elements.
+  /// Adds the scaled products of one part. The format stores signs and magnitudes separately. The signs are applied to
+  /// the column's elements.
   template <class Signs>
   static void signed_part(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int part,
                           const Signs (&signs)[R], F32x8 (&sums)[R][C]) {
@@ -218,15 +218,15 @@ struct Walk {
     }
   }
 
-  /// Processes the first n parts, at most kChunk.
+  /// Processes the first n parts of a chunk. n is at most kChunk.
   static void chunk(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int n,
                     F32x8 (&sums)[R][C]) {
     if constexpr (requires { requires Format::kSignsApart; }) {
-      static_assert(Format::kParts == kChunk);  // so no part is missing
+      static_assert(Format::kParts == kChunk);  // a chunk is one block, so no part is missing
       typename Format::Signs signs[R];
       for (int r = 0; r < R; ++r) signs[r] = Format::signs(*a[r]);
-      // One load broadcasts a number from memory. A number in a register would need shuffles, and there are many
-      // already.
+      // If a number is in memory, one load broadcasts it. If a number is in a register, the broadcast needs shuffles,
+      // and this loop already has many shuffles.
       in_memory(signs);
       in_memory(scales);
       SHOAL_UNROLL
@@ -247,7 +247,8 @@ struct Tile {
   static constexpr int kGroups = Format::kGroups;
   using Block = typename Format::Block;
 
-  /// Multiplies the scales of a chunk of n parts. Adds the contribution of the addends to `adds`.
+  /// Multiplies the scales of the rows and columns for a chunk of n parts. Adds the contribution of the addends to
+  /// `adds`.
   template <int R, int C>
   static void multiply_scales(const Block* const (&a)[R], const Column (&b)[C], int n, size_t ahead,
                               float (&scales)[R][C][kChunk * kGroups], F32x8 (&adds)[R][C]) {

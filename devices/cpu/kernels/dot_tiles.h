@@ -1,4 +1,5 @@
-// Cuts a DotArgs into tiles of a few rows by a few columns. The accumulators of a tile stay in registers.
+// Divides the product of a DotArgs into tiles of a few rows and a few columns. The accumulators of a tile stay in
+// registers.
 #pragma once
 
 #include "devices/cpu/kernels/kernels.h"
@@ -7,26 +8,26 @@
 namespace shoal::cpu::SHOAL_ISA {
 
 /// Prefetches `bytes` bytes that begin `ahead` bytes after `from`. A tile reads several rows of weights concurrently,
-/// each row once. These are more streams than the hardware prefetcher follows.
+/// each row once. These rows are more streams than the hardware prefetcher can follow.
 inline void prefetch(const void* from, size_t bytes, size_t ahead) {
   const auto at = reinterpret_cast<uintptr_t>(from) + ahead;
   SHOAL_UNROLL
   for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(reinterpret_cast<const void*>(at + i));
 }
 
-/// Keeps the compiler from moving memory accesses or prefetches across this call.
+/// Prevents the compiler from moving memory accesses or prefetches across this call.
 inline void keep_order() {
   asm volatile("" ::: "memory");
 }
 
-/// Forces the compiler to keep `object` in memory and read it from there.
+/// Forces the compiler to keep `object` in memory and to read `object` from there.
 template <class T>
 inline void in_memory(const T& object) {
   asm volatile("" : : "r"(&object) : "memory");
 }
 
-/// Tile::run<R, C>(args, row, column) computes R rows times C columns. The operations on an element of the result are
-/// the same for all R and C.
+/// Tile::run<R, C>(args, row, column) computes the results of R rows and C columns. The operations on an element of the
+/// result are the same for all R and C.
 template <class Tile>
 void dot_tiles(const DotArgs& args) {
   int64_t row = 0;

@@ -1,4 +1,4 @@
-// Element-wise ops on pieces of rows.
+// The loops of element-wise ops. Each call processes a part of a row.
 #include "devices/cpu/kernels/functions.h"
 #include "devices/cpu/kernels/part.h"
 #include "devices/cpu/kernels/rows.h"
@@ -26,7 +26,7 @@ inline F32 elu(F32 x) {
 inline F32 relu(F32 x) {
   return x > F32{} ? x : F32{};
 }
-/// 0.5 x (1 + tanh(u)) == x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+/// The gate is 0.5 x (1 + tanh(u)) == x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3).
 inline F32 gelu(F32 x) {
   const F32 cube = splat(0.044715f) * x * x;
   return gated(x, splat(1.5957691216057308f) * multiply_add(cube, x, x));
@@ -72,7 +72,7 @@ void gate(const float* x, const float* up, float* to, int64_t n) {
       to, n, [](F32 v, F32 w) { return f(v) * w; }, x, up);
 }
 
-// --- two operands ---
+// --- functions of two elements ---
 
 struct Add {
   static F32 apply(F32 a, F32 b) { return a + b; }

@@ -1,4 +1,4 @@
-// Helpers that read parts of block formats as vectors of bytes and floats.
+// Functions that read parts of quantised blocks as vectors of bytes and floats.
 #pragma once
 
 #include "devices/cpu/kernels/half.h"
@@ -9,7 +9,7 @@ namespace shoal::cpu::SHOAL_ISA {
 /// Value of kOffset for formats whose raw bytes are signed.
 inline constexpr int kSigned = -1;
 
-/// Scales of a block (or of eight blocks of 32 elements), and addends if the format has them.
+/// The scales of one block, or of eight blocks of 32 elements. BlockScalesAndAdds also has addends.
 template <int kCount>
 struct BlockScales {
   float scale[kCount];
@@ -20,12 +20,12 @@ struct BlockScalesAndAdds {
   float add[kCount];
 };
 
-/// first: elements 0..15 of two 32-element blocks. second: elements 16..31 of the two blocks.
+/// `first` contains elements 0..15 of two 32-element blocks. `second` contains elements 16..31 of these blocks.
 struct Halves {
   I8x32 first, second;
 };
 
-/// The bytes of a, then the bytes of b.
+/// Returns the bytes of a, followed by the bytes of b.
 inline U8x32 join(U8x16 a, U8x16 b) {
   return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22,
                                  23, 24, 25, 26, 27, 28, 29, 30, 31);
@@ -36,7 +36,8 @@ inline Halves join_halves(const int8_t* a, const int8_t* b) {
           bits_as<I8x32>(join(load<U8x16>(a + 16), load<U8x16>(b + 16)))};
 }
 
-/// Byte i is (bytes[i] >> shift) & mask; a negative shift shifts left. The mask removes bits of neighbouring bytes.
+/// Byte i of the result is (bytes[i] >> shift) & mask. A negative shift shifts left. The mask must remove the bits that
+/// come from neighbouring bytes.
 inline I8x32 bit_field(U8x32 bytes, int shift, int mask) {
   const auto words = bits_as<Vec<uint16_t, 16>>(bytes);
   return bits_as<I8x32>(shift < 0 ? words << -shift : words >> shift) & static_cast<int8_t>(mask);
@@ -45,7 +46,8 @@ inline I8x32 bit_field(const uint8_t* from, int shift, int mask) {
   return bit_field(load<U8x32>(from), shift, mask);
 }
 
-/// Decodes 16 bytes of nibbles. The low nibbles are elements 0..15, the high nibbles are elements 16..31.
+/// Decodes 16 bytes, which contain 32 nibbles. The low nibbles are elements 0..15, and the high nibbles are elements
+/// 16..31.
 inline I8x32 nibbles(const uint8_t* from) {
   const U8x16 bytes = load<U8x16>(from);
   return bits_as<I8x32>(join(bytes & 15, bytes >> 4));
@@ -70,7 +72,8 @@ inline Halves fifth_bit_halves(const uint8_t* a, const uint8_t* b) {
   return {fifth_bits((of_a & 0xffffu) | of_b << 16), fifth_bits(of_a >> 16 | (of_b & 0xffff0000u))};
 }
 
-/// A block's scale as a float. 16 bits are an f16; a byte is 2^(power - 128).
+/// Converts the scale of a block to a float. A 16-bit scale is an f16. A one-byte scale stores `power`, and the scale
+/// is 2^(power - 128).
 inline float scale_to_float(uint16_t half) {
   return half_to_float(half);
 }
@@ -86,7 +89,7 @@ inline F32x8 scales_to_float(Vec<uint8_t, 8> powers) {
   return powers_to_float(load_eight(from));
 }
 
-/// Converts eight signed or unsigned bytes.
+/// Converts eight signed or unsigned bytes to floats.
 template <class Byte>
 inline F32x8 bytes_to_float(const Byte* from) {
   return __builtin_convertvector(load_eight(from), F32x8);

@@ -1,11 +1,12 @@
-// How each quantised type is read. A block consists of kParts "parts" of 32 elements. A part has kGroups scales (2: one
-// per 16 elements) and, with kAdds, as many addends:
+// Defines how each quantised type is read. A block consists of kParts "parts" of 32 elements. A part has kGroups
+// scales: one for all 32 elements, or one for each half of 16 elements. With kAdds, each scale has an addend:
 //
 //   element = (raw - kOffset) * scale + add
 //
-// raw(block, part) returns 32 bytes. Each byte is unsigned with kBits bits (at most 6), or signed (kSigned) without an
-// offset. halves() returns two 32-element blocks at once; some larger formats offer it for neighbouring parts with the
-// same layout. scales(block) are indexed part * kGroups + group. graph/quants/blocks.h describes the layouts.
+// raw(block, part) returns 32 bytes. If kOffset is kSigned, the bytes are signed and have no offset. Otherwise each
+// byte is an unsigned number of kBits bits (at most 6). halves() returns the raw bytes of two 32-element blocks at
+// once. Some formats with larger blocks have halves() for neighbouring parts with the same layout. scales(block)
+// returns an array. The scale of a group is at [part * kGroups + group]. graph/quants/blocks.h describes the layouts.
 #pragma once
 
 #include "devices/cpu/kernels/formats_32.h"
@@ -14,7 +15,7 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// The elements of a part as signed bytes.
+/// Returns the elements of a part as signed bytes.
 template <class Format>
 inline I8x32 values_of(const typename Format::Block& block, int part) {
   const I8x32 raw = Format::raw(block, part);

@@ -6,8 +6,12 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Blocks with a scale and, with kAdds, a minimum that is added. The codes are 4-bit numbers, 5-bit numbers whose fifth
-/// bits are separate, signed bytes, or level numbers.
+/// Formats whose blocks have a scale. With kAdds, the blocks also have a minimum that is added to each element. The
+/// codes are one of:
+/// - 4-bit numbers
+/// - 5-bit numbers whose fifth bits are stored separately
+/// - signed bytes
+/// - indices of levels
 template <class B>
 struct Of32 {
   using Block = B;

@@ -15,7 +15,7 @@ using quants::kGridIQ1_S, quants::kGridIQ2_S, quants::kGridIQ2_XS, quants::kGrid
 #include "graph/quants/codes.inc"
 #undef SHOAL_CODES
 
-/// The bytes of a block in memory.
+/// Reads the bytes of a block in memory.
 struct BlockBytes {
   const uint8_t* at;
 
@@ -26,28 +26,30 @@ struct BlockBytes {
 
 using U32x8 = Vec<uint32_t, 8>;
 
-/// kLevels[nibble] is 128 (the highest bit of a byte) if an odd number of the nibble's bits is set, otherwise 0.
+/// kLevels[nibble] is -128 (only the highest bit of the byte is set) if the nibble has an odd number of set bits,
+/// otherwise 0.
 struct Parity {
   static constexpr int8_t kLevels[16] = {0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0};
 };
-/// Expands four groups of seven signs, first sign in the lowest bit, to four groups of eight. The eighth sign makes the
-/// number of negative signs even.
+/// Expands four groups of seven sign bits to four groups of eight. The first sign of a group is its lowest bit. The
+/// eighth sign makes the number of negative signs even.
 inline U32x8 even_signs(U32x8 sevens) {
   using U16x16 = Vec<uint16_t, 16>;
   const auto at_7 = bits_as<U16x16>(sevens), at_14 = bits_as<U16x16>(sevens << 2);
   const U16x16 halves = __builtin_shufflevector(at_7, at_14, 0, 17, 2, 19, 4, 21, 6, 23, 8, 25, 10, 27, 12, 29, 14, 31);
-  // The high bytes start one bit too low. The eighth bit of each byte is arbitrary here. XOR with the parity of all
-  // eight bits sets it to the correct sign.
+  // In `halves`, the group in each high byte starts one bit too low. The addition shifts this group up by one bit. The
+  // eighth bit of each byte is still arbitrary. XOR with the parity of all eight bits sets the eighth bit to the
+  // correct sign.
   const auto signs = bits_as<U32x8>(halves + (halves & 0xff80));
   const auto folded = bits_as<I8x32>((signs ^ signs >> 4) & 0x0f0f0f0fu);
   return signs ^ bits_as<U32x8>(look_up<Parity, 0>(folded));
 }
-/// Two copies of 32 sign bits. The first copy begins at bit 0. The second copy begins at bit 32 and is shifted up by
-/// one more bit, so that no byte's first sign is its lowest bit.
+/// Returns two copies of 32 sign bits. The first copy begins at bit 0. The second copy begins at bit 32 and is shifted
+/// up by one more bit. So sign_bytes() never reads a sign from the lowest bit of a byte.
 inline uint64_t signs_twice(uint32_t signs) {
   return signs | uint64_t{signs << 1} << 32;
 }
-/// One byte per sign: 1 for positive, below zero for negative.
+/// Returns one byte per sign: 1 for a positive sign, a negative number for a negative sign.
 inline I8x32 sign_bytes(uint64_t twice) {
   const Vec<uint64_t, 4> copies = twice - Vec<uint64_t, 4>{};
   const auto bytes = bits_as<U8x32>(copies);
@@ -66,8 +68,8 @@ inline I8x32 with_signs(I8x32 bytes, I8x32 signs) {
 #endif
 }
 
-/// Joins entries into one vector. Each entry is broadcast to all lanes, and blends select its lanes. Blends use
-/// execution ports that other vector instructions do not.
+/// Joins four codebook entries into one vector. Each entry is broadcast to all lanes, and blends select the lanes of
+/// each entry. Blends can use execution ports that other vector instructions cannot use.
 inline I8x32 join_entries(const uint64_t* grid, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
 #if defined(__AVX2__)
   const auto all = [&](uint32_t i) { return _mm256_set1_epi64x(static_cast<int64_t>(grid[i])); };
@@ -91,8 +93,8 @@ inline I8x32 join_entries(const uint32_t* grid, const uint32_t (&at)[8]) {
 #endif
 }
 
-/// sign_word() returns the signs of 32 codes, and entries_of() their codebook entries. Both are for the IQ2 and IQ3
-/// types with codebooks. codes.inc describes these codes in groups of eight.
+/// sign_word() returns the signs of 32 codes. entries_of() returns the codebook entries of these codes. Both functions
+/// are for the IQ2 and IQ3 types with codebooks. codes.inc describes these codes in groups of eight.
 template <class B>
 requires requires(const B& block) { block.signs; }
 inline uint32_t sign_word(const B& block, int part) {
@@ -130,7 +132,7 @@ inline I8x32 entries_of(const quants::BlockIQ3_S& block, int part) {
   const auto at = [&](int j) { return low[j] | (high << (8 - j) & 256); };
   return join_entries(kGridIQ3_S.entries, {at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)});
 }
-/// The sign words of all parts.
+/// Returns the sign words of all parts.
 template <class B>
 inline U32x8 sign_words(const B& block) {
   U32x8 words;
@@ -149,7 +151,7 @@ template <class B>
 inline constexpr bool kHasSigns = requires(const B& block) {
   sign_word(block, 0);
 };
-/// Whether the sign words contain four groups of seven signs.
+/// Whether the sign words of the type contain four groups of seven signs.
 template <class B>
 inline constexpr bool kHasEvenSigns = std::is_same_v<B, quants::BlockIQ2_XXS> ||
                                       std::is_same_v<B, quants::BlockIQ2_XS> || std::is_same_v<B, quants::BlockIQ3_XXS>;
@@ -161,7 +163,8 @@ inline I8x32 codes_of(const B& block, int part) {
   if constexpr (kHasEvenSigns<B>) signs = even_signs(signs - U32x8{})[0];
   return with_signs(entries_of(block, part), sign_bytes(signs_twice(signs)));
 }
-/// Codes plus kRawOffset. An entry contains 8 g + 8, which stands for the codes 8 g + 1 and 8 g - 1.
+/// Returns the codes plus kRawOffset. For a grid element g, which is -1, 0 or 1, the codebook entry contains 8 g + 8.
+/// The code is 8 g - 1 or 8 g + 1, depending on the sign.
 inline I8x32 raw_of(const quants::BlockIQ1_S& block, int part) {
   const uint8_t* low = block.low + 4 * part;
   const uint32_t high = block.high[part];
@@ -180,7 +183,7 @@ inline I8x32 raw_of(const quants::BlockIQ1_M& block, int part) {
                                              low[1] | (high >> 4 & 7) << 8, low[2] | (high >> 8 & 7) << 8,
                                              low[3] | (high >> 12 & 7) << 8);
 }
-/// For each element of a part, 3^place modulo 256.
+/// For each element of a part, 3 to the power of the element's trit place, modulo 256.
 struct TritPowers {
   uint8_t of[8][32];
 };
@@ -204,7 +207,7 @@ inline I8x32 raw_of(const quants::BlockTQ1_0& block, int part) {
     const auto fours = bits_as<U8x16>(load<uint32_t>(block.fours) - Vec<uint32_t, 4>{});
     bytes = join(half, part < 7 ? half : fours);
   }
-  // Each trit value covers a third of the byte's range: the trit is floor(3 * byte / 256).
+  // The trit is floor(3 * byte / 256), so each trit value covers a third of the range of the byte.
   const U8x32 shifted = bytes * load<U8x32>(kTritPowers.of[part]);
   return -bits_as<I8x32>(shifted >= 86) - bits_as<I8x32>(shifted >= 171);
 }
@@ -229,19 +232,20 @@ inline constexpr int kRawOffset<quants::BlockIQ1_S> = 9;
 template <>
 inline constexpr int kRawOffset<quants::BlockIQ1_M> = 9;
 
-/// The elements of each group of eight bytes are first its low nibbles, then its high nibbles.
+/// Each group has eight bytes. The first elements of a group are its low nibbles. Its high nibbles follow.
 inline I8x32 codes_of(const quants::BlockNVFP4& block, int part) {
   const auto halves = bits_as<Vec<uint64_t, 4>>(nibbles(block.nibbles + 16 * part));
   const Vec<uint64_t, 4> in_order = __builtin_shufflevector(halves, halves, 0, 2, 1, 3);
   return look_up<quants::BlockNVFP4, 0>(bits_as<I8x32>(in_order));
 }
 
-/// The eight nibbles of four bytes, low nibble first.
+/// Returns the eight nibbles of four bytes. The low nibble of each byte comes first.
 inline U32x8 eight_nibbles(const uint8_t* from) {
   const U32x8 all = load<uint32_t>(from) - U32x8{};
   return all >> U32x8{0, 4, 8, 12, 16, 20, 24, 28} & 15u;
 }
-/// 2 s for groups 8 i .. 8 i + 7 of a block. The factor of a group is 2 s + 1 (codes.inc). The lowest bit is arbitrary.
+/// Returns 2 s for groups 8 i to 8 i + 7 of a block. The factor of a group is 2 s + 1 (codes.inc). The lowest bit of
+/// the result is arbitrary.
 template <class B>
 requires kHasSigns<B>
 inline U32x8 doubled_factors(const B& block, int i) {
@@ -265,7 +269,7 @@ struct Coded {
   static constexpr int kParts = B::kElements / 32, kGroups = 32 / B::kGroup;
   static constexpr int kOffset = kRawOffset<B>, kBits = kOffset == kSigned ? 8 : kOffset == 1 ? 2 : 5;
   static constexpr bool kAdds = false;
-  /// Whether each group has its own f16 scale and no factor.
+  /// Whether each group has its own f16 scale instead of a factor.
   static constexpr bool kOwnHalves = std::is_same_v<B, quants::BlockNVFP4>;
 
   static BlockScales<kParts * kGroups> scales(const Block& block) {
@@ -292,10 +296,11 @@ struct Coded {
     }
     return s;
   }
-  /// Whether codes are codebook entries with separate signs.
+  /// Whether the signs of a code are stored separately from its codebook entry.
   static constexpr bool kSignsApart = kHasSigns<B>;
   static I8x32 magnitudes(const Block& block, int part) { return entries_of(block, part); }
-  /// The signs of a block: the result of signs_twice() for each part, in the order that is fastest to compute.
+  /// The signs of a block. For each part, `words` contains the result of signs_twice(). The words are in the order that
+  /// is fastest to compute.
   struct Signs {
     uint64_t words[8];
     uint64_t of(int part) const { return words[(part & 1) + (part & 2) * 2 + (part & 4) / 2]; }
@@ -319,7 +324,7 @@ struct Coded {
 #define SHOAL_QUANTIZED_CODED(id, ...) using id = Coded<quants::Block##id>;
 #include "graph/dtypes.def"
 
-/// Whether rows of the format can be packed on every processor of the level (packed_layout.h).
+/// Whether every processor of the level can use packed rows of the format (packed_layout.h).
 template <class Format>
 inline constexpr bool kIsPackable = true;
 template <class B>

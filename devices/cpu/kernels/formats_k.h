@@ -6,7 +6,7 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// 16 sub-blocks of 16 elements.
+/// Formats with 16 sub-blocks of 16 elements.
 template <class B>
 struct K16 {
   using Block = B;
@@ -32,8 +32,9 @@ struct Q2_K : K16<quants::BlockQ2_K> {
 
 struct Q3_K : K16<quants::BlockQ3_K> {
   static BlockScales<16> scales(const Block& block) {
-    // The low nibbles of eight bytes belong to scales 0..7, the high nibbles to scales 8..15. In the next four bytes,
-    // two-bit field j of each byte contains the high bits of one of the scales 4j..4j+3.
+    // The low nibbles of the first eight bytes belong to scales 0..7, and the high nibbles to scales 8..15. The next
+    // four bytes contain the high bits of the scales. Two-bit field j of a byte belongs to one of the scales 4j to
+    // 4j+3.
     const uint64_t low = load<uint64_t>(block.scales);
     const uint64_t high = load<uint32_t>(block.scales + 8);
     const uint64_t nibble = 0x0f0f0f0f0f0f0f0fu, crumb = 0x03030303u;
@@ -54,14 +55,15 @@ struct Q3_K : K16<quants::BlockQ3_K> {
   }
 };
 
-/// 8 sub-blocks of 32 elements with 6-bit scales and minima.
+/// Formats with 8 sub-blocks of 32 elements. Each sub-block has a 6-bit scale and a 6-bit minimum.
 template <class B>
 struct K32 {
   using Block = B;
   static constexpr int kParts = 8, kGroups = 1, kOffset = B::kOffset, kBits = B::kBits;
   static constexpr bool kAdds = true;
   static BlockScalesAndAdds<8> scales(const Block& block) {
-    // Each word belongs to four sub-blocks. Masks remove bits that a shift moves into the next byte.
+    // Each byte of a word belongs to one of four sub-blocks. Masks remove the bits that a shift moves into the
+    // neighbouring byte.
     const uint32_t a = load<uint32_t>(block.scales), b = load<uint32_t>(block.scales + 4);
     const uint32_t c = load<uint32_t>(block.scales + 8);
     const uint64_t factors = (a & 0x3f3f3f3fu) | uint64_t{(c & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u)} << 32;
@@ -97,13 +99,13 @@ struct Q6_K : K16<quants::BlockQ6_K> {
   }
 };
 
-/// 8 sub-blocks of 32 elements with 6-bit scales. The codes are level numbers.
+/// 8 sub-blocks of 32 elements. Each sub-block has a 6-bit scale. The codes are indices of levels.
 struct IQ4_XS {
   using Block = quants::BlockIQ4_XS;
   static constexpr int kParts = 8, kGroups = 1, kOffset = LevelBytes<Block>::kOffset, kBits = LevelBytes<Block>::kBits;
   static constexpr bool kAdds = false;
   static BlockScales<8> scales(const Block& block) {
-    // Moves nibble j of `low` and bits 2 j, 2 j + 1 of `high` to byte j.
+    // Moves nibble j of `low`, and bits 2 j and 2 j + 1 of `high`, to byte j.
     uint64_t low = load<uint32_t>(block.low_scales), high = block.high_scales;
     low = (low | low << 16) & 0x0000ffff0000ffffu;
     low = (low | low << 8) & 0x00ff00ff00ff00ffu;
@@ -117,7 +119,7 @@ struct IQ4_XS {
     return s;
   }
   static I8x32 raw(const Block& block, int part) { return raw_levels<Block>(nibbles(block.nibbles + 16 * part)); }
-  /// The halves of this part and the next part.
+  /// Returns the raw bytes of this part and of the next part.
   static Halves halves(const Block& block, int part) {
     const Halves codes = nibble_halves(block.nibbles + 16 * part, block.nibbles + 16 * part + 16);
     return {raw_levels<Block>(codes.first), raw_levels<Block>(codes.second)};

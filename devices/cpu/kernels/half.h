@@ -17,7 +17,8 @@ inline F32 load_half(const uint16_t* from) {
 inline F32 load_half(const uint16_t* from) {
   const I32 bits = load_widened(from);
   const I32 magnitude = (bits & 0x7fff) << 13;
-  const F32 finite = bits_as<F32>(magnitude) * splat(0x1p112f);  // exponent bias 127 instead of 15; exact
+  const F32 finite = bits_as<F32>(magnitude) * splat(0x1p112f);  // changes the exponent bias from 15 to 127; the
+                                                                 // product is exact
   const I32 special = magnitude >= (0x7c00 << 13);               // infinities and NaN, whose exponent bits are all set
   const I32 value = (bits_as<I32>(finite) & ~special) | ((magnitude | 0x7f800000) & special);
   return bits_as<F32>(value | ((bits & 0x8000) << 16));
@@ -46,11 +47,11 @@ inline F32x8 halves_to_float(Vec<uint16_t, 8> halves) {
 #endif
 }
 
-/// 2^(power - 128) for integers from 0 to 255. The results for 0 and 1 are denormal.
+/// Returns 2^(power - 128) for integer powers from 0 to 255. The results for the powers 0 and 1 are denormal.
 template <class V>
 inline auto powers_to_float(V powers) {
-  // The bits of the result are (power - 1) << 23, except for powers 0 and 1, whose bits are 0x200000 and 0x400000. Only
-  // for these two powers is (power + 1) << 21 the larger number.
+  // For powers from 2 on, the bits of the result are (power - 1) << 23. For the powers 0 and 1, the bits are 0x200000
+  // and 0x400000, which is (power + 1) << 21. The larger of these two numbers is correct for every power.
   const V normal = (powers - 1) * (1 << 23), denormal = (powers + 1) << 21;
   return bits_as<Vec<float, sizeof(V) / 4>>(normal > denormal ? normal : denormal);
 }
@@ -68,7 +69,7 @@ struct RowsBF16 {
   static F32 load(const uint16_t* from) { return bits_as<F32>(load_widened(from) << 16); }
 };
 
-/// The first n elements at `from`, then zeros.
+/// Returns the first n elements at `from`, followed by zeros.
 template <class Rows>
 inline F32 load_first(const typename Rows::Element* from, int64_t n) {
   typename Rows::Element values[kLanes] = {};

@@ -1,13 +1,14 @@
-// Four-bit codes that select one of the levels of their format (kLevels in graph/quants/blocks.h).
+// Decodes 4-bit codes. A code selects one of the levels of its format (kLevels in graph/quants/blocks.h).
 #pragma once
 
 #include "devices/cpu/kernels/format_bits.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// The bytes that kernels use for the codes of a format with levels. Usually they are the levels as signed bytes. If
-/// the levels span less than 32, they are the distances from the lowest level, as unsigned 5-bit numbers.
-///   levels -12 .. 12: kOffset 12, bytes 0 .. 24
+/// The bytes that kernels use for the codes of a format with levels. Usually, the bytes are the levels as signed bytes.
+/// If all levels are within a range of less than 32, the bytes are the distances of the levels from the lowest level,
+/// as unsigned 5-bit numbers. Example:
+///   levels from -12 to 12 give kOffset 12 and bytes from 0 to 24
 template <class B>
 struct LevelBytes {
   static constexpr int extreme(int sign) {
@@ -18,7 +19,7 @@ struct LevelBytes {
   static constexpr bool kFew = extreme(1) - extreme(-1) < 32;
   static constexpr int kOffset = kFew ? -extreme(-1) : kSigned, kBits = kFew ? 5 : 8;
 };
-/// The bytes of all 16 codes, each with `bias` added.
+/// The bytes of all 16 codes. A bias is added to each byte.
 struct LevelTable {
   int8_t bytes[16];
 };
@@ -30,7 +31,7 @@ constexpr LevelTable level_table(int bias) {
 }
 
 #if defined(__AVX2__)
-/// Replaces each code (below 16) by its byte in the table.
+/// Replaces each code by its byte in the table. Codes are below 16.
 template <class B, int kBias, int kCount>
 inline void look_up(Bytes (&codes)[kCount]) {
   static constexpr LevelTable kTable = level_table<B>(kBias);
@@ -51,9 +52,9 @@ inline I8x32 look_up(I8x32 codes) {
   return (I8x32)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), (__m256i)codes);
 }
 #else
-/// Same as look_up, for instruction sets without a lookup instruction. This function starts from the first byte of the
-/// table. For each i up to the code, it adds the difference between bytes i and i - 1. It is not inlined, because
-/// inlined code for many vectors would exceed the instruction cache.
+/// Replaces codes like look_up(), for instruction sets without a lookup instruction. This function starts from the
+/// first byte of the table. For each i up to the code, it adds the difference between bytes i and i - 1. The function
+/// is not inlined, because inlined code for many vectors would exceed the instruction cache.
 template <class B, int kBias>
 __attribute__((noinline)) void add_up(I8x16* codes, int count) {
   constexpr LevelTable kTable = level_table<B>(kBias);
@@ -82,7 +83,7 @@ inline I8x32 look_up(I8x32 codes) {
 }
 #endif
 
-/// The raw bytes of a format's codes.
+/// Returns the raw bytes of codes of a format.
 template <class B>
 inline I8x32 raw_levels(I8x32 codes) {
   constexpr int kBias = LevelBytes<B>::kFew ? LevelBytes<B>::kOffset : 0;

@@ -1,4 +1,5 @@
-// Narrows vectors: integers to 16 bits and bytes, and f32 to f16 and bf16, rounded to nearest even.
+// Narrows the lanes of vectors. Integers become 16-bit integers or bytes. f32 becomes f16 or bf16, rounded to nearest
+// even.
 #pragma once
 
 #include "devices/cpu/kernels/format_bits.h"
@@ -7,7 +8,7 @@ namespace shoal::cpu::SHOAL_ISA {
 
 using U16 = Vec<uint16_t, kLanes>;
 
-/// The low 16 bits of each lane.
+/// Returns the low 16 bits of each lane.
 inline U16 low_halves(I32 v) {
 #if defined(__AVX512F__)
   return (U16)_mm512_cvtepi32_epi16((__m512i)v);
@@ -23,12 +24,13 @@ inline U16 low_halves(I32 v) {
 #endif
 }
 
-/// Converts 32 integers from -128 to 127 to bytes.
+/// Converts 32 integers to bytes. The integers are from -128 to 127.
 inline I8x32 bytes_of(const I32 (&v)[32 / kLanes]) {
 #if defined(__AVX512F__)
   return bits_as<I8x32>(join((U8x16)_mm512_cvtepi32_epi8((__m512i)v[0]), (U8x16)_mm512_cvtepi32_epi8((__m512i)v[1])));
 #elif defined(__AVX2__)
-  // The pack instructions work on each half of a register. The permutation restores the order of the groups of four.
+  // The pack instructions work separately on each half of a register, so they mix the groups of four elements. The
+  // permutation restores the order of the groups.
   const __m256i low = _mm256_packs_epi32((__m256i)v[0], (__m256i)v[1]);
   const __m256i high = _mm256_packs_epi32((__m256i)v[2], (__m256i)v[3]);
   const auto words = (I32x8)_mm256_packs_epi16(low, high);
@@ -46,7 +48,7 @@ inline I8x32 bytes_of(const I32 (&v)[32 / kLanes]) {
 #endif
 }
 
-/// Same as f32_to_f16, bit for bit; with F16C the payload of a NaN may differ.
+/// Rounds like f32_to_f16, bit for bit. With F16C, the payload of a NaN may differ.
 inline U16 halves_of(F32 x) {
 #if defined(__AVX512F__)
   return (U16)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -57,7 +59,7 @@ inline U16 halves_of(F32 x) {
   const I32 rest = bits & 0x7fffffff;
   const U32 near = bits_as<U32>(rest) + 0xfff + bits_as<U32>((rest >> 13) & 1) - ((127u - 15) << 23);
   const I32 normal = bits_as<I32>(near) >> 13;
-  // For x below 2^-14: the lowest bit of 0.5 + x has the value 2^-24, so the addition rounds as needed.
+  // For x below 2^-14, the lowest bit of 0.5 + x has the value 2^-24. So the addition rounds x to a denormal f16.
   const I32 small = bits_as<I32>(bits_as<F32>(rest) + splat(0.5f)) - 0x3f000000;
   const I32 payload = (rest >> 13) & 0x3ff;
   const I32 nan = payload | ((payload == 0) & 0x200);
@@ -67,7 +69,7 @@ inline U16 halves_of(F32 x) {
 #endif
 }
 
-/// Same as f32_to_bf16, bit for bit.
+/// Rounds like f32_to_bf16, bit for bit.
 inline U16 bf16_of(F32 x) {
   const I32 bits = bits_as<I32>(x);
   const I32 top = bits >> 16;
@@ -86,7 +88,7 @@ inline void store_as(uint16_t* to, F32 v, RowsBF16) {
   store(to, bf16_of(v));
 }
 
-/// Stores the first n < kLanes elements.
+/// Stores the first n lanes (n < kLanes).
 template <class Rows>
 inline void store_first_as(typename Rows::Element* to, F32 v, int64_t n) {
   typename Rows::Element values[kLanes];

@@ -11,7 +11,8 @@ size_t packed_row_bytes(int64_t k) {
 
 namespace {
 
-/// Stores one word of every row: an f32, or two neighbouring 16-bit elements. `to` is the address of the first element.
+/// Stores one 32-bit word of every row. A word contains one f32, or two neighbouring 16-bit elements. `to` is the
+/// address of the first element.
 void store_elements(float* to, I32 word) {
   store(to, word);
 }

@@ -1,5 +1,5 @@
-// Packed groups times a few columns. The weights are read once, as one stream of memory. Each lane of a vector belongs
-// to one row, so no sum crosses lanes.
+// Multiplies packed groups by a few columns. Weights are read once, at consecutive addresses. Each lane of a vector
+// belongs to one row, so no sum crosses lanes.
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/dot_tiles.h"
 #include "devices/cpu/kernels/packed_formats.h"
@@ -8,7 +8,7 @@
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
-// Prefetch distance in bytes: two pages, which hides the latency of memory at its full bandwidth.
+// Prefetch distance in bytes. A distance of two pages hides the memory latency at full bandwidth.
 constexpr size_t kAhead = 8192;
 
 template <class Format>
@@ -21,7 +21,7 @@ struct Quantized {
     return small_quad_dot(sum, weights, column);
   }
 
-  /// 256 times the product of one group with the 16-bit elements of a column.
+  /// Multiplies one group of weights by the 16-bit elements of a column. Returns 256 times the products.
   static I32 products(const Bytes (&weights)[8], const Column& b, int64_t part, int g) {
     constexpr int kOffset = kPackedOffset<Format>;
     I32 values = {};
@@ -68,8 +68,8 @@ struct Quantized {
       SHOAL_UNROLL
       for (int i = 0; i < Layout::kParts; ++i) {
         if (i % 2 == 0) {
-          // Every second part prefetches a few cache lines. Requests for a whole large unit at once would delay later
-          // loads.
+          // Every second part prefetches a few cache lines. If one part requested a whole large unit, later loads would
+          // wait.
           constexpr size_t kLines = (Layout::kBytes + 32 * Layout::kParts - 1) / (32 * Layout::kParts);
           prefetch(unit + i / 2 * kLines * 64, kLines * 64, kAhead);
           keep_order();

@@ -1,9 +1,10 @@
-// How packed groups of each quantised format are read. A reader handles one part (32 elements) of a unit for all rows
-// at a time. It returns eight vectors of bytes, with four neighbouring elements per lane, and the scales and addends of
-// the part's groups.
+// Defines how packed groups of each quantised format are read. A reader decodes one part (32 elements) of a unit for
+// all rows. It returns eight vectors of bytes, each with four neighbouring elements per lane. It also returns the
+// scales and addends of the groups of the part.
 //
 //   element = (byte - kPackedOffset) * scale + add
-//  formats.h has the same formula. Packed rows differ only in signed bytes, which are stored in the form that quad_dot
+//
+// formats.h has the same formula. Only signed bytes differ in packed rows: they are stored in the form that quad_dot
 // expects. packed_layout.h and graph/quants/blocks.h describe the layouts.
 #pragma once
 
@@ -12,11 +13,12 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Constant that is contained in every byte that a reader returns; see the formula above.
+/// The offset in every byte that a reader returns; see the formula above.
 template <class Format>
 inline constexpr int kPackedOffset = Format::kOffset == kSigned ? kWeightBias : Format::kOffset;
 
-/// (bytes >> shift) & mask for each byte; a negative shift shifts left. The mask removes bits of neighbouring bytes.
+/// Each byte of the result is (byte >> shift) & mask. A negative shift shifts left. The mask must remove the bits that
+/// come from neighbouring bytes.
 inline Bytes byte_field(Bytes bytes, int shift, int mask) {
   using Words = Vec<uint16_t, 2 * kLanes>;
   const auto words = bits_as<Words>(bytes);
@@ -41,15 +43,15 @@ struct PackedUnit : PackedLayout<Format> {
     }
   }
   Bytes word(int block, int i) const { return load<Bytes>(at + Layout::word_at(block, i)); }
-  /// Byte `byte` of word i, for every row.
+  /// Returns byte `byte` of word i for every row.
   I32 byte_of(int i, int byte) const { return (bits_as<I32>(word(0, i)) >> (8 * byte)) & 255; }
 };
 
 template <class Format>
 struct PackedReader;
 
-/// Formats of 32-element blocks. The words contain signed bytes, or nibbles, which may be level numbers. If there are
-/// fifth bits, their word comes first.
+/// Formats of 32-element blocks. The words contain signed bytes or nibbles. The nibbles may be indices of levels. If
+/// the format has fifth bits, the first word contains them.
 template <class Block>
 struct PackedReader<Of32<Block>> : PackedUnit<Of32<Block>> {
   using Format = Of32<Block>;
@@ -118,12 +120,12 @@ struct PackedReader<Q3_K> : PackedUnit<Q3_K> {
   }
 };
 
-/// 8 parts. The first three words contain 6-bit scales and minima.
+/// Formats with 8 parts and 6-bit scales and minima. The first three words contain the scales and minima.
 template <class Format>
 struct PackedK32 : PackedUnit<Format> {
   using Unit = PackedUnit<Format>;
   F32 factor, minimum;
-  I32 integers[2][2];  ///< [0]: scales and minima of the first four parts, one byte each; [1]: of the last four parts
+  I32 integers[2][2];  ///< [half][0]: scales of four parts; [half][1]: minima of four parts; one byte each
 
   explicit PackedK32(const std::byte* unit) : Unit(unit), factor(Unit::half(0, 0)), minimum(-Unit::half(0, 1)) {
     const I32 s = bits_as<I32>(Unit::word(0, 0)), m = bits_as<I32>(Unit::word(0, 1));
@@ -202,7 +204,8 @@ struct PackedReader<IQ4_XS> : PackedUnit<IQ4_XS> {
   }
 };
 
-/// Four sub-blocks of two words each. The low nibbles are the first eight elements, the high nibbles the last eight.
+/// A block has four sub-blocks of two words each. The low nibbles are the first eight elements of a sub-block, and the
+/// high nibbles are the last eight.
 template <>
 struct PackedReader<NVFP4> : PackedUnit<NVFP4> {
   using PackedUnit::PackedUnit;

@@ -1,18 +1,19 @@
-// Packed weights: the rows of a matrix in groups of kLanes interleaved rows, so that one vector contains the same four
-// bytes (or the same number) of all rows. Nothing is decoded or rounded. A group contains the bytes of its rows in
-// another order, so unpacking restores the rows exactly.
-//  A block consists of *numbers* and 32-bit words. The numbers are the scale and the minimum, or bytes that do not fill
-// a word. Each number of a block has as many bytes as its scale.
+// Packed weights store the rows of a matrix in groups. A group interleaves kLanes rows. A vector contains the four
+// bytes at one position of each row, or one number of each row. Nothing is decoded or rounded. A group contains the
+// bytes of its rows in another order, so unpacking restores the rows exactly.
 //
-// A group of quantised rows is a sequence of units. With blocks of 256 elements, a unit contains one block of every
-// row. With blocks of 32 elements, it contains as many blocks of every row as have four bytes of scales together: two,
-// or four for MXFP4. A unit first stores the numbers of its blocks, one vector each. The words of its blocks begin at
-// the next multiple of a full vector, one vector each. Example: Q4_0 with 16 lanes has 2 x 32 bytes of scales, then 4 +
-// 4 vectors of 64 bytes. Byte j of a row's nibbles is byte j % 4 of the row's lane of vector j / 4.
+// A block consists of *numbers* and 32-bit words. The numbers are the scale and the minimum, or bytes that do not fill
+// a word. Each number of a block has as many bytes as the block's scale.
 //
-// Two kinds of words are stored in another form (stored_word). Signed bytes are stored in the form that quad_dot
-// expects. Fifth bits are rearranged: bit q of the four bytes of a word contains the fifth bits of the four elements
-// that start at element 4 q.
+// A group of quantised rows is a sequence of units. If blocks have 256 elements, a unit contains one block of every
+// row. If blocks have 32 elements, a unit contains several blocks of every row. In such a unit, the scales of one row
+// occupy four bytes in total. So the unit has two blocks of every row, or four blocks for MXFP4. A unit first stores
+// the numbers of its blocks, one vector for each number. At the next multiple of a full vector, the words of its blocks
+// follow, one vector for each word. Example: a Q4_0 unit for 16 rows contains 2 x 32 bytes of scales, then 4 + 4
+// vectors of 64 bytes. Byte j of a row's nibbles is byte j % 4 of the row's lane in vector j / 4.
+//
+// Two kinds of words are stored differently (stored_word). Signed bytes are stored in the form that quad_dot expects.
+// Fifth bits are rearranged: bit q of the four bytes of a word contains the fifth bits of elements 4 q to 4 q + 3.
 //
 // A group of float rows stores element i of all rows in one vector.
 #pragma once
@@ -22,8 +23,8 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Byte positions and counts of the numbers and the 32-bit words of a block. The numbers are at the beginning or the
-/// end of the block.
+/// Byte positions and counts of the numbers and of the 32-bit words of a block. The numbers are at the beginning or at
+/// the end of the block.
 template <class Block>
 struct BlockParts {
   using Number = decltype(Block::scale);
@@ -33,7 +34,7 @@ struct BlockParts {
   static constexpr int kWords = (static_cast<int>(sizeof(Block)) - kNumberBytes * kNumbers) / 4;
 };
 
-/// A block of four one-byte scales.
+/// An NVFP4 block begins with four one-byte scales.
 template <>
 struct BlockParts<quants::BlockNVFP4> {
   using Number = uint8_t;
@@ -44,10 +45,12 @@ template <class Format>
 struct PackedLayout : BlockParts<typename Format::Block> {
   using Parts = BlockParts<typename Format::Block>;
   using Block = typename Format::Block;
-  static constexpr int kBlocks = Format::kParts == 1 ? 4 / Parts::kNumberBytes : 1;  ///< blocks per unit
-  static constexpr int kParts = kBlocks * Format::kParts;                            ///< parts of 32 elements per unit
-  static constexpr size_t kVectorBytes = kLanes * Parts::kNumberBytes;               ///< bytes of one number of all
-                                                                                     ///< rows
+  static constexpr int kBlocks = Format::kParts == 1 ? 4 / Parts::kNumberBytes : 1;  ///< number of blocks per unit
+  static constexpr int kParts = kBlocks * Format::kParts;                            ///< number of 32-element parts per
+                                                                                     ///< unit
+  static constexpr size_t kVectorBytes = kLanes * Parts::kNumberBytes;               ///< bytes of a vector that
+                                                                                     ///< contains one number of each
+                                                                                     ///< row
   static constexpr size_t kWordsFrom =
       (kBlocks * Parts::kNumbers * kVectorBytes + sizeof(Bytes) - 1) / sizeof(Bytes) * sizeof(Bytes);
   static constexpr size_t kBytes = kWordsFrom + kBlocks * Parts::kWords * sizeof(Bytes);
@@ -58,7 +61,7 @@ struct PackedLayout : BlockParts<typename Format::Block> {
   static int64_t units(int64_t k) { return (k / 32 + kParts - 1) / kParts; }
 };
 
-/// Whether the first word of the format's blocks contains fifth bits.
+/// Whether the first word of a block contains fifth bits.
 template <class Format>
 inline constexpr bool kHasFifthBits = Format::kParts == 1 && Format::Block::kBits == 5;
 
@@ -76,7 +79,7 @@ inline uint32_t fifth_bits_of_bytes(uint32_t bytes) {
   return word;
 }
 
-/// Word i of a block of every row, in the form that a group stores.
+/// For every row, converts word i of the row's block to the form that a group stores.
 template <class Format>
 inline I32 stored_word(I32 word, int i) {
   if constexpr (Format::kParts == 1 && Format::Block::kBits == 8) {
@@ -85,7 +88,7 @@ inline I32 stored_word(I32 word, int i) {
   if constexpr (kHasFifthBits<Format>) return i == 0 ? fifth_bits_to_bytes(word) : word;
   return word;
 }
-/// The inverse of stored_word, for one row.
+/// The inverse of stored_word(), for one row.
 template <class Format>
 inline uint32_t restored_word(uint32_t word, int i) {
   if constexpr (Format::kParts == 1 && Format::Block::kBits == 8) {

@@ -43,7 +43,7 @@ void float_panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, in
 }
 
 void float_panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel) {
-  const auto elements = sizeof(F32);  // bytes of one element of all rows
+  const auto elements = sizeof(F32);  // bytes of a vector that contains one element of each row
   __builtin_memcpy(panel, group + static_cast<size_t>(k_begin) * elements, static_cast<size_t>(k) * elements);
 }
 

@@ -1,22 +1,23 @@
-// Tiles for instruction sets with 16 registers, which cannot hold both the integer and the f32 sums of a tile.
-// Registers hold the weights of a few steps instead, and each column is multiplied by all of these weights in turn. The
-// f32 sums stay in the first-level cache.
+// Tiles for instruction sets with 16 registers. So few registers cannot hold both the integer sums and the f32 sums of
+// a tile. Instead, registers hold the weights of a few steps, and each column in turn is multiplied by all these
+// weights. The f32 sums stay in the L1 cache.
 #pragma once
 
 #include "devices/cpu/kernels/panel_tiles.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Computes the same products as IntegerTile in another order. The integers are exact, and the float operations are the
-/// same. Instead of step(), a Kind defines kHeldSteps, the number of held steps of a panel, and held(sum, weights,
-/// columns), which adds the products of these steps to `sum`.
+/// Computes the same products as IntegerTile in another order. The integer sums are exact, and the float operations are
+/// the same. Instead of step(), a Kind defines:
+/// - kHeldSteps: the number of steps whose weights are in registers at a time
+/// - held(sum, weights, columns): adds the products of these steps to `sum`
 template <class Kind>
 struct HeldTile {
   static constexpr int kPanels = 2, kSteps = Kind::kHeldSteps;
   static constexpr int kChunks = Kind::kSteps / kSteps;
   using Column = typename Kind::Column;
 
-  /// Adds the products of one column with `weights`, which are the weights of the part from step `step` on.
+  /// Adds the products of one column with `weights`, the weights of the part from step `step` on.
   template <int R>
   static void add_products(const Bytes (&weights)[R][kSteps], const Column& b, int64_t part, int step, I32 (&sums)[R]) {
     constexpr int kStepElements = 32 / (Kind::kGroups * Kind::kSteps);
@@ -28,7 +29,7 @@ struct HeldTile {
     for (int r = 0; r < R; ++r) sums[r] = Kind::held(sums[r], weights[r], columns);
   }
 
-  /// Adds the products of one group of a part. All columns are processed before the held weights change.
+  /// Adds the products of one group of a part. All columns are processed before the weights in registers change.
   template <int R, int C>
   static void add_group(const std::byte* const (&panels)[R], const Column (&b)[C], int64_t part, int g,
                         F32 (&sums)[C][R]) {
@@ -88,8 +89,9 @@ struct HeldTile {
   }
 };
 
-/// Computes a Kind's product with the tiles that fit the level's registers. An IntegerTile needs two accumulators for
-/// each panel and column, and also registers for weights and a piece of a column.
+/// Computes the product of a Kind. Uses the tiles that the registers of the instruction-set level can hold. An
+/// IntegerTile needs two accumulators for each panel and column. It also needs registers for weights and for a few
+/// elements of a column.
 template <class Kind>
 void integer_tiles(const PanelArgs& args) {
   if constexpr (kLanes == 8) {

@@ -1,5 +1,7 @@
-// A panel of quantised weights. Every 32 elements are stored as the scales of all rows (kGroups vectors), then the
-// addends, if any, and then the elements as bytes plus kPanelBias: 8 vectors with four elements of every row.
+// A panel of quantised weights. Each part of 32 elements is stored in this order:
+// - the scales of all rows (kGroups vectors)
+// - the addends, if the format has addends (kGroups vectors)
+// - the elements as bytes, with kPanelBias added: 8 vectors, each with four elements of every row
 #pragma once
 
 #include "devices/cpu/kernels/formats.h"
@@ -15,13 +17,13 @@ struct PanelLayout {
   static constexpr size_t kBytes = kValues + 8 * sizeof(Bytes);
 };
 
-/// Whether panels of a format store its unsigned bytes unchanged. Otherwise panels store bytes in the form that
+/// Whether panels store the unsigned bytes of a format unchanged. Otherwise panels store bytes in the form that
 /// quad_dot expects.
 template <class Format>
 inline constexpr bool kKeepsUnsigned = kUnsignedPanels && (Format::kOffset != kSigned);
 template <class Format>
 inline constexpr int kPanelBias = kKeepsUnsigned<Format> ? Format::kOffset : kWeightBias;
-/// Number of significant bits of the stored bytes if panels store them unsigned, otherwise 8.
+/// Number of significant bits of a byte if panels store unsigned bytes; otherwise 8.
 template <class Format>
 inline constexpr int kPanelBits = kKeepsUnsigned<Format> ? Format::kBits : 8;
 

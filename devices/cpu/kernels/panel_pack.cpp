@@ -1,4 +1,4 @@
-// Decodes rows of quantised weights, or packed groups of them, into panels (panel_layout.h).
+// Decodes rows or packed groups of quantised weights into panels (panel_layout.h).
 #include "devices/cpu/kernels/packed_formats.h"
 #include "devices/cpu/kernels/panel_layout.h"
 #include "devices/cpu/kernels/transpose.h"
@@ -10,7 +10,7 @@ namespace {
 template <class Format>
 using Layout = PanelLayout<Format::kGroups, Format::kAdds>;
 
-/// Stores the scales and addends of one row, which is lane `row` of the panel.
+/// Stores the scales and addends of one row in lane `row` of the panel.
 template <class Format>
 void pack_scales(const typename Format::Block* blocks, int64_t row, int64_t parts, std::byte* panel) {
   for (int64_t part = 0; part < parts; part += Format::kParts) {
@@ -29,8 +29,8 @@ void pack_scales(const typename Format::Block* blocks, int64_t row, int64_t part
   }
 }
 
-// One transposition processes four times kLanes elements of every row. That is kStep parts of 32 elements, or one of
-// the kPieces pieces of a part.
+// One transposition processes 4 * kLanes elements of every row. These elements are kStep whole parts of 32 elements. If
+// kLanes < 8, these elements are one of kPieces equal pieces of a part.
 constexpr int kStep = kLanes > 8 ? kLanes / 8 : 1;
 constexpr int kPieces = kLanes < 8 ? 8 / kLanes : 1;
 
@@ -77,7 +77,7 @@ void panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t 
 template <class Format>
 void panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel) {
   constexpr int kGroups = Format::kGroups;
-  using Unsigned = Vec<uint8_t, 4 * kLanes>;  // sums wrap around
+  using Unsigned = Vec<uint8_t, 4 * kLanes>;  // unsigned, because additions may wrap around
   constexpr auto kShift = static_cast<uint8_t>(kPanelBias<Format> - kPackedOffset<Format>);
   using Packed = PackedLayout<Format>;
   const std::byte* unit = group + k_begin / 32 / Packed::kParts * Packed::kBytes;

@@ -1,4 +1,4 @@
-// Panels of quantised weights (panel_layout.h) times quantised columns.
+// Multiplies panels of quantised weights (panel_layout.h) by quantised columns.
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/panel_held.h"
 #include "devices/cpu/kernels/panel_layout.h"
@@ -24,7 +24,7 @@ struct Quantized : PanelLayout<kGroups_, kAdds_> {
     return kGroups == 2 ? column.half_sums[2 * part + g] : column.sums[part];
   }
 
-  // Signed bytes use fewer steps, because their magnitudes need another register.
+  // For signed bytes, the weights of fewer steps are in registers, because quad_dot() needs a register for magnitudes.
   static constexpr int kHeldSteps = kBits == 8 ? 2 : 4;
   static I32 held(I32 sum, const Bytes (&weights)[kHeldSteps], const Bytes (&columns)[kHeldSteps]) {
     if constexpr (kBits < 8) return unsigned_quad_dots<kBits>(sum, weights, columns);
@@ -38,7 +38,7 @@ struct Quantized : PanelLayout<kGroups_, kAdds_> {
 
 template <class Format>
 void multiply(const PanelArgs& args) {
-  // Formats with the same parameters share the code.
+  // Formats with the same template parameters share this code.
   integer_tiles<Quantized<Format::kGroups, Format::kAdds, kPanelBias<Format>, kPanelBits<Format>>>(args);
 }
 

@@ -1,4 +1,5 @@
-// Cuts a PanelArgs into tiles of panels by columns. The accumulators of a tile stay in registers.
+// Divides the product of a PanelArgs into tiles of a few panels and a few columns. The accumulators of a tile stay in
+// registers.
 #pragma once
 
 #include "devices/cpu/kernels/kernels.h"
@@ -6,8 +7,8 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Stores a tile's sums in its columns of the result, or adds them to the result. The panel's rows begin at c_row +
-/// row. Rows after the last row of the matrix are not stored.
+/// Stores the sums of a tile in the result, or adds them to the result. The first row of the panel is row c_row + `row`
+/// of the result. Rows after the last row of the matrix are not stored.
 template <int C>
 inline void store_sums(const PanelArgs& args, int64_t row, int64_t column, const F32 (&sums)[C]) {
   const int64_t rows = args.rows - row;
@@ -21,9 +22,9 @@ inline void store_sums(const PanelArgs& args, int64_t row, int64_t column, const
   }
 }
 
-/// Tile::run<R, C>(args, row, column) computes R panels, starting at `row`, times C columns. The operations on an
-/// element of the result are the same for all R and C. A tile consists of Tile::kPanels panels, because one load of a
-/// column serves all of them.
+/// Tile::run<R, C>(args, row, column) multiplies R panels, starting at `row`, by C columns. The operations on an
+/// element of the result are the same for all R and C. A tile consists of Tile::kPanels panels, so that all of them use
+/// one load of a column.
 template <class Tile, int C>
 void panel_rows_by(const PanelArgs& args, int64_t column) {
   int64_t row = 0;
@@ -41,12 +42,13 @@ void panel_tiles(const PanelArgs& args) {
   if (column < args.columns) panel_rows_by<Tile, 1>(args, column);
 }
 
-/// Panels of integers with scales, times columns of integers with scales. A Kind describes their format:
+/// Multiplies panels of integers by columns of integers. Panels and columns have scales. A Kind describes the format of
+/// the panels and columns:
 /// - A part of 32 elements has kGroups groups and kBytes bytes. A group has its own scale and kSteps vectors.
-/// - kScales (a vector for each group), kValues and (with kAdds) kAddends are byte positions in a part.
+/// - kScales, kValues and (with kAdds) kAddends are byte positions in a part. At kScales, each group has one vector.
 /// - Column and column_at() describe the columns.
-/// - start() returns the initial integer sums, step() continues them, and sum() returns the column's sum, by which
-///   addends are multiplied.
+/// - start() returns the initial integer sums. step() adds products to them.
+/// - sum() returns the sum of the column's elements. Addends are multiplied by this sum.
 template <class Kind>
 struct IntegerTile {
   static constexpr int kPanels = kLanes == 16 ? 2 : 1;
@@ -74,7 +76,7 @@ struct IntegerTile {
     }
   }
 
-  /// Adds the products of one group, times the scales of panel and column.
+  /// Multiplies the products of one group by the scales of panel and column, and adds the results to `sums`.
   template <int R, int C>
   static void add_scaled(const std::byte* const (&panels)[R], const typename Kind::Column (&b)[C], int64_t part, int g,
                          const I32 (&products)[R][C], F32 (&sums)[R][C]) {
@@ -88,7 +90,7 @@ struct IntegerTile {
     }
   }
 
-  /// Adds the addends, times the sums of the column.
+  /// Multiplies the addends by the sums of the column's elements, and adds the results to `sums`.
   template <int R, int C>
   static void add_addends(const std::byte* const (&panels)[R], const typename Kind::Column (&b)[C], int64_t part, int g,
                           F32 (&sums)[R][C]) {

@@ -1,9 +1,11 @@
 // Panels of 16-bit fixed-point numbers, for f16 and bf16 weights and many columns. Integer products are twice as fast
-// as f32 products. With 14 bits they are also more exact than products of f16 numbers of similar magnitude. Every 32
-// elements of a row share a scale. A part of a panel consists of a vector of scales and 16 vectors of words, with two
-// neighbouring elements per lane. If one of 32 elements is not finite, their scale is NaN and their words are zero, as
-// in columns (column.h). Outliers of columns are multiplied in f32 by the original weights, after the panels, because
-// 14 bits would be too few for a small weight next to large weights.
+// as f32 products. The numbers have 14 bits. Their products are also more exact than products of f16 numbers of similar
+// magnitude. 32 consecutive elements of a row share one scale. A part of a panel consists of a vector of scales and 16
+// vectors of words. Each lane contains two neighbouring elements. If one of 32 elements is not finite, the scale of the
+// 32 elements is NaN and their words are zero, as in columns (column.h).
+//
+// After the panels are multiplied, outliers of columns are multiplied in f32 by the original weights. With 14 bits, a
+// small weight next to large weights would not be exact enough for these products.
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/panel_held.h"
 #include "devices/cpu/kernels/part.h"
@@ -32,7 +34,7 @@ struct Words {
   }
 };
 
-/// Encodes one part of a panel from its 32 elements.
+/// Encodes one part of a panel. v[i] contains element i of all rows.
 void encode(F32 (&v)[32], std::byte* part) {
   I32 most = largest_magnitude_bits(v);
   const I32 odd = most > splat(kLargestFinite);
@@ -43,7 +45,7 @@ void encode(F32 (&v)[32], std::byte* part) {
   const F32 largest = bits_as<F32>(most);
   const F32 tiny = splat(kTiny);
   const F32 scales = largest < tiny ? F32{} : largest * splat(1.0f / kWord);
-  const F32 inverse = largest >= tiny ? splat(float{kWord}) / largest : F32{};  // 0 for NaN, but the scale is NaN
+  const F32 inverse = largest >= tiny ? splat(float{kWord}) / largest : F32{};  // 0 if `largest` and scale are NaN
   store(part + Words::kScales, scales);
   SHOAL_UNROLL
   for (int i = 0; i < Words::kSteps; ++i) {
@@ -52,8 +54,8 @@ void encode(F32 (&v)[32], std::byte* part) {
   }
 }
 
-/// Adds the products of `rows` rows and the outliers of the columns. weights(row, i) returns element i of kLanes rows,
-/// starting at `row`.
+/// Multiplies the rows by the outliers of the columns, and adds the products to the result. weights(row, i) returns
+/// element i of kLanes rows, starting at `row`.
 template <class Weights>
 void add_products(const DotArgs& args, const Weights& weights) {
   for (int64_t j = 0; j < args.columns; ++j) {

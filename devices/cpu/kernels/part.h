@@ -1,11 +1,12 @@
-// Handles the end of a row whose length is not a multiple of the vector length.
+// Loads and stores the end of a row whose length is not a multiple of kLanes.
 #pragma once
 
 #include "devices/cpu/kernels/half.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// load_part() loads the first n < kLanes elements, then zeros. store_part() stores the first n elements.
+/// load_part() loads the first n elements (n < kLanes), and the remaining lanes are zero. store_part() stores the first
+/// n lanes.
 inline F32 load_part(const float* from, int64_t n) {
 #if defined(__AVX512F__)
   return (F32)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), from);
@@ -21,7 +22,7 @@ inline void store_part(float* to, F32 v, int64_t n) {
 #endif
 }
 
-/// to[i] = f(x[i]...) for i < n. `to` may equal one of the arrays x.
+/// to[i] = f(x[i]...) for i < n. `to` may equal one of the arrays `x`.
 template <class F, class... Rows>
 inline void for_each(float* to, int64_t n, F f, const Rows*... x) {
   int64_t i = 0;

@@ -1,17 +1,18 @@
-// Products of signed bytes, four per 32-bit lane, and of 16-bit words, two per lane: the inner step of every quantised
-// kernel.
+// Dot products of four signed bytes, or of two 16-bit words, in each 32-bit lane. They are the innermost operations of
+// all quantised kernels.
 //
-// VNNI multiplies unsigned by signed bytes. For VNNI, signed weights are *stored* with 128 added. Sums start from -128
-// times the column's sum, which compensates for the added 128. On other levels, stored weights are unchanged and sums
-// start from zero.
+// VNNI multiplies unsigned bytes by signed bytes. So for VNNI, signed weights are *stored* with 128 added. To
+// compensate for the added 128, sums start from -128 times the sum of the column. On other levels, stored weights are
+// unchanged and sums start from zero.
 //
 //   sum (w + 128) a - 128 sum a = sum w a
 //
-// AVX2 also multiplies unsigned by signed bytes, but it adds pairs of products in 16 bits. If weights are unsigned and
-// have few bits, a 16-bit sum can hold more products. With weights of 6 bits, it holds four products with bytes of at
-// most 127 (63 * 127 * 4 < 2^15). With 5 bits or fewer, it holds eight (31 * 127 * 8 < 2^15), the products of all held
-// steps (panel_held.h). Then fewer sums must be widened to 32 bits, which halves the work. So panels store such weights
-// as unsigned bytes, which contain the offset of their format (kPanelBias).
+// AVX2 also multiplies unsigned bytes by signed bytes, but it adds pairs of products in 16 bits. If weights are
+// unsigned and have few bits, a 16-bit sum can hold more products. For weights of 6 bits and bytes of at most 127, a
+// sum holds four products (63 * 127 * 4 < 2^15). For weights of 5 bits or fewer, a sum holds eight products (31 * 127 *
+// 8 < 2^15). Eight products are the products of kHeldSteps steps (panel_held.h). With more products per 16-bit sum,
+// fewer sums must be widened to 32 bits. This halves the work. So panels store such weights as unsigned bytes, which
+// contain the offset of their format (kPanelBias).
 #pragma once
 
 #include "devices/cpu/kernels/simd.h"
@@ -21,14 +22,15 @@ namespace shoal::cpu::SHOAL_ISA {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
 
 inline constexpr int kWeightBias = 128;
-inline constexpr int kStartUnit = kWeightBias;  ///< a column's starts are -kStartUnit times the sum of its values
+inline constexpr int kStartUnit = kWeightBias;  ///< the initial sums in Column::starts are -kStartUnit times the sums
+                                                ///< of the values
 inline constexpr bool kUnsignedPanels = false;  ///< whether panels store weights of few bits as unsigned bytes
 
 inline I8x32 stored(I8x32 w) {
   return bits_as<I8x32>(bits_as<U8x32>(w) + 128);
 }
 
-/// Lane i: sum + w[4i] a[4i] + ... + w[4i+3] a[4i+3], with w from stored().
+/// Lane i of the result is sum + w[4i] a[4i] + ... + w[4i+3] a[4i+3]. stored() must have converted `w`.
 inline I32 quad_dot(I32 sum, Bytes w, Bytes a) {
   return (I32)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)a);
 }
@@ -36,7 +38,7 @@ inline I32x8 quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
   return (I32x8)_mm256_dpbusd_epi32((__m256i)sum, (__m256i)w, (__m256i)a);
 }
 
-/// Same as quad_dot, for w from 0 to 63.
+/// Computes the same as quad_dot(), for weights from 0 to 63.
 inline I32 small_quad_dot(I32 sum, Bytes w, Bytes a) {
   return quad_dot(sum, w, a);
 }
@@ -44,7 +46,7 @@ inline I32x8 small_quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
   return quad_dot(sum, w, a);
 }
 
-/// Lane i: sum + w[2i] a[2i] + w[2i+1] a[2i+1] of 16-bit words.
+/// Lane i of the result is sum + w[2i] a[2i] + w[2i+1] a[2i+1]. `w` and `a` contain 16-bit words.
 inline I32 pair_dot(I32 sum, Bytes w, Bytes a) {
   return (I32)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)w, (__m512i)a);
 }
@@ -76,7 +78,8 @@ inline I32x8 small_quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
   return sum + (I32)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-/// Sum of kCount results of quad_dot, for unsigned weights with kBits bits and bytes of at most 127.
+/// Adds kCount results of quad_dot() to `sum`. The weights are unsigned and have kBits bits. The bytes in `a` are at
+/// most 127.
 template <int kBits, int kCount>
 inline I32 unsigned_quad_dots(I32 sum, const Bytes (&w)[kCount], const Bytes (&a)[kCount]) {
   using Words = Vec<int16_t, 2 * kLanes>;
@@ -100,7 +103,7 @@ inline I32 pair_dot(I32 sum, Bytes w, Bytes a) {
 
 using I16x8 = Vec<int16_t, 8>;
 
-/// Lane i: a[2i] b[2i] + a[2i+1] b[2i+1].
+/// Lane i of the result is a[2i] b[2i] + a[2i+1] b[2i+1].
 inline I32 multiply_pairs(I16x8 a, I16x8 b) {
 #if defined(__SSE2__)
   return (I32)_mm_madd_epi16((__m128i)a, (__m128i)b);
@@ -140,7 +143,7 @@ inline I32 pair_dot(I32 sum, Bytes w, Bytes a) {
 
 #endif
 
-/// 256 times the products, for w from 0 to 63.
+/// Returns 256 times the dot products, for weights from 0 to 63.
 inline I32x8 small_quad_dot_256(I8x32 w, I8x32 a) {
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
   const __m256i pairs = _mm256_maddubs_epi16((__m256i)w, (__m256i)a);
@@ -150,7 +153,7 @@ inline I32x8 small_quad_dot_256(I8x32 w, I8x32 a) {
 #endif
 }
 
-/// Broadcasts four bytes, or two words, to every lane.
+/// Broadcasts four bytes (or two words) to every lane.
 inline Bytes splat_quad(const void* from) {
   return bits_as<Bytes>(splat(load<int32_t>(from)));
 }

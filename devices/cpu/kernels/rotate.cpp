@@ -1,4 +1,5 @@
-// rope: the factors of one position, and the rotation of rows by these factors. Also sines and cosines of any numbers.
+// Computes the rope factors of one position, and rotates rows by these factors. Also computes sines and cosines of
+// arbitrary numbers.
 #include "devices/cpu/kernels/part.h"
 #include "devices/cpu/kernels/rows.h"
 #include "devices/cpu/kernels/wide.h"
@@ -65,12 +66,12 @@ void rotate_halves(const float* low, const float* high, const float* cosines, co
 
 namespace {
 
-/// Up to this magnitude, the digits of 2 / pi below suffice for an f32 result. Larger numbers use the C library. The
-/// first part of 2 / pi has 29 bits, so that its products are exact.
+/// Up to this magnitude, the constants for 2 / pi have enough digits for an f32 result. For larger numbers, the C
+/// library computes the result. The first constant has only 29 significant bits, so that its products are exact.
 constexpr float kLongWay = 0x1p24f;
 constexpr double kQuartersHead = 0.636619770899415, kQuartersTail = 1.4681663269012186e-09;
 
-/// Replaces the results for NaN and for numbers that are too large.
+/// Replaces the results for NaN and for magnitudes above kLongWay by results of the C library.
 template <bool kSine>
 __attribute__((noinline)) void exact_waves(const float* from, float* result) {
   for (int j = 0; j < kWideLanes; ++j) {

@@ -1,4 +1,4 @@
-// Interleaved rows of floats: each vector contains one element of each of kLanes rows, with one row per lane.
+// Interleaves rows of floats. Each vector contains one element of each of kLanes rows, one row per lane.
 #pragma once
 
 #include "devices/cpu/kernels/half.h"
@@ -10,13 +10,13 @@ template <class Rows>
 class RowLanes {
  public:
   using Element = typename Rows::Element;
-  /// Reads `count` rows. Lanes from `count` on repeat the last row.
+  /// Reads `count` rows. The remaining lanes repeat the last row.
   RowLanes(const std::byte* rows, size_t stride, int64_t count) {
     for (int64_t r = 0; r < kLanes; ++r) {
       rows_[r] = reinterpret_cast<const Element*>(rows + (r < count ? r : count - 1) * stride);
     }
   }
-  /// Loads elements i to i + kLanes - 1 of all rows. Elements from k on are zeros.
+  /// Loads elements i to i + kLanes - 1 of all rows. Elements from element k on are zeros.
   void load(int64_t i, int64_t k, F32 (&to)[kLanes]) const {
     const int64_t n = k - i;
     I32 v[kLanes];

@@ -6,10 +6,10 @@
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
-/// Sum of a row, computed in double. add(v, sum) returns the sum plus the contribution of v.
+/// Returns the sum over a row, computed in double. add(v, sum) returns the sum plus the contribution of v.
 template <class F>
 inline double sum_wide(const float* x, int64_t n, F add) {
-  constexpr int kChains = 4;  // number of independent sums, which keep several additions in flight
+  constexpr int kChains = 4;  // number of independent sums, so that several additions run concurrently
   F64 sums[kChains] = {};
   int64_t i = 0;
   for (; i + kChains * kWideLanes <= n; i += kChains * kWideLanes) {
@@ -49,7 +49,7 @@ float logits(const float* x, const float* mask, float scale, float* to, int64_t 
     most = v > most ? v : most;
     return v;
   };
-  // The last partial vector is padded with zeros, so its maximum is computed separately.
+  // The last partial vector is padded with zeros. So the maximum over its elements is computed separately.
   const int64_t whole = n / kLanes * kLanes;
   const auto scaled = [=](F32 v) { return v * splat(scale); };
   const auto masked = [=](F32 v, F32 m) { return m == lowest ? m : multiply_add(v, splat(scale), m); };

@@ -1,4 +1,4 @@
-// The kernels of row-wise ops; table.cpp puts them into a table. RowKernels (kernels.h) documents them.
+// The kernels of row-wise ops. table.cpp puts them into a table. RowKernels (kernels.h) documents them.
 #pragma once
 
 #include "devices/cpu/kernels/kernels.h"

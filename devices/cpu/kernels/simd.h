@@ -1,6 +1,6 @@
-// Vectors of one instruction-set level. They use the vector extensions of both GCC and Clang, so that each kernel is
-// written once. F32 and I32 have kLanes lanes; Bytes fills a register. Everything is in the level's own namespace, so
-// the linker cannot merge it with another level's code. Only files of this folder include this header.
+// Vectors of one instruction-set level. They use the vector extensions that both GCC and Clang have, so each kernel is
+// written once. F32 and I32 have kLanes lanes. Bytes fills a register. Everything is in the level's own namespace, so
+// the linker cannot merge it with code of another level. Only files of this folder include this header.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@
 #include <emmintrin.h>
 #endif
 
-// No unrolling under sanitizers: unrolled loops with their checks take minutes to compile.
+// Loops are not unrolled under sanitizers, because unrolled loops with sanitizer checks take minutes to compile.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define SHOAL_UNROLL
@@ -35,8 +35,8 @@
 #define SHOAL_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-// Prevents unrolling of a loop whose body fills the registers. If the loop were unrolled, or fused with the loop inside
-// it, it would spill registers.
+// Prevents unrolling of a loop whose body fills the registers. If the compiler unrolled the loop, or fused it with an
+// inner loop, registers would be spilled.
 #if defined(__clang__)
 #define SHOAL_NO_UNROLL _Pragma("nounroll")
 #else
@@ -64,7 +64,7 @@ using F32 = Vec<float, kLanes>;
 using I32 = Vec<int32_t, kLanes>;
 using U32 = Vec<uint32_t, kLanes>;  // sums and differences wrap around
 using Bytes = Vec<int8_t, 4 * kLanes>;
-// 32 elements are the unit of quantised rows; they fill two registers on the baseline.
+// Quantised rows are processed in groups of 32 elements. 32 bytes fill two registers on the baseline level.
 using F32x8 = Vec<float, 8>;
 using I32x8 = Vec<int32_t, 8>;
 using I8x16 = Vec<int8_t, 16>;
@@ -86,7 +86,7 @@ inline void store(void* to, V v) {
 
 template <class V>
 inline V splat_float(float x) {
-  return x - V{};  // x minus zero is x for every x, so compilers remove the subtraction
+  return x - V{};  // x - 0 is x for every x, so compilers remove the subtraction
 }
 inline F32 splat(float x) {
   return splat_float<F32>(x);
@@ -95,8 +95,8 @@ inline I32 splat(int32_t x) {
   return x - I32{};
 }
 
-/// Computes a * b + c, fused on levels that support it. All calls on one level use the same operations, because the
-/// compiler fuses nothing by itself.
+/// Computes a * b + c. The operation is fused on levels with FMA. The compiler itself fuses nothing, so all calls on
+/// one level use the same operations.
 #if defined(__FMA__)
 inline Vec<float, 8> multiply_add(Vec<float, 8> a, Vec<float, 8> b, Vec<float, 8> c) {
   return (Vec<float, 8>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
@@ -120,7 +120,7 @@ inline F32 to_float(I32 v) {
   return __builtin_convertvector(v, F32);
 }
 
-/// The bits of one vector as another type of the same size.
+/// Returns the bits of a vector as another type of the same size.
 template <class To, class From>
 inline To bits_as(From v) {
   static_assert(sizeof(To) == sizeof(From));
@@ -137,11 +137,12 @@ inline V shuffle(V a, V b, At at) {
   return shuffle(a, b, at, std::make_index_sequence<sizeof(V) / sizeof(a[0])>{});
 }
 
-/// The bits of the magnitudes. As integers they are ordered like the numbers; infinity and then NaN are the largest.
+/// Returns the bits of the magnitudes. As integers, these bits are in the same order as the magnitudes. The bits of
+/// infinity are larger than the bits of all finite numbers, and the bits of NaN are larger still.
 inline I32 magnitude_bits(F32 x) {
   return bits_as<I32>(x) & 0x7fffffff;
 }
-/// For each lane, the largest magnitude bits of kCount vectors.
+/// For each lane, returns the bits of the largest magnitude in kCount vectors.
 template <int kCount>
 inline I32 largest_magnitude_bits(const F32 (&x)[kCount]) {
   I32 most = magnitude_bits(x[0]);
@@ -153,14 +154,15 @@ inline I32 largest_magnitude_bits(const F32 (&x)[kCount]) {
   return most;
 }
 
-/// x + kRound - kRound is x rounded to the nearest integer, ties to even. The low bits of x + kRound are the integer.
+/// x + kRound - kRound is x rounded to the nearest integer, ties to even. The low bits of x + kRound are this integer.
 inline constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
 
 inline I32 rounded(F32 x) {
   return bits_as<I32>(x + splat(kRound)) - bits_as<I32>(splat(kRound));
 }
 
-/// Sums the lanes by halves: ((0+4)+(2+6)) + ((1+5)+(3+7)).
+/// Repeatedly adds the upper half of the lanes to the lower half, until one lane is left. For 8 lanes, the order is
+/// ((0+4)+(2+6)) + ((1+5)+(3+7)).
 inline float sum_lanes(Vec<float, 4> v) {
   const Vec<float, 4> pairs = v + __builtin_shufflevector(v, v, 2, 3, 0, 1);
   return pairs[0] + pairs[1];
@@ -173,7 +175,7 @@ inline float sum_lanes(Vec<float, 16> v) {
                    __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
 }
 
-/// The largest lane of integers, or of floats without NaN.
+/// Returns the largest lane. The lanes are integers, or floats without NaN.
 template <class V>
 inline auto max_lanes(V v) {
   if constexpr (sizeof(V) == 64) {
@@ -189,7 +191,7 @@ inline auto max_lanes(V v) {
   }
 }
 
-/// Whether any lane of a comparison's result is true.
+/// Whether a comparison result is true in any lane.
 inline bool any_lane(I32 mask) {
 #if defined(__AVX512F__)
   return _mm512_movepi32_mask((__m512i)mask) != 0;
@@ -209,7 +211,8 @@ inline void store_first(float* to, F32 v, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = values[i];
 }
 
-// Widens small integers to 32-bit lanes. Uses intrinsics, because GCC 12 converts byte vectors lane by lane.
+// Widens small integers to 32-bit lanes. The functions use intrinsics, because GCC 12 converts byte vectors lane by
+// lane.
 #if defined(__AVX512F__)
 inline I32 load_widened(const int8_t* from) {
   return (I32)_mm512_cvtepi8_epi32((__m128i)load<I8x16>(from));

@@ -1,29 +1,31 @@
-// Loops of the ops with a state that follows the tokens: causal_conv and gated_delta.
+// Loops of causal_conv and gated_delta. These ops have a state that changes with each token.
 //
-// The state of a head is a matrix S [size][size], stored column by column. A column consists of the key elements of one
-// value element. A token has key k, query q, value v, factor f and beta b. Its error is e = b (v - f S^T k). The token
-// changes S to f S + k e^T, and its result is S^T q of the new S. There are two forms, which round differently
-// from each other.
+// In gated_delta, the state of a head is a matrix S [size][size], stored column by column. S has one column per element
+// of a value. A column has one number per element of a key. A token has key k, query q, value v, factor f and beta b.
+// Its error is e = b (v - f S^T k). The token changes S to f S + k e^T. Its result is S^T q with the new S. There are
+// two forms, which round differently from each other.
 //
-// *Columns*: token by token, each column separately. For a single token, a column is read and written once.
+// The *columns* form processes one token after another, and each column separately. For a single token, each column is
+// read and written once.
 //
-// *Chunks*: several tokens of a sequence at a time (Yang et al. 2024, arXiv:2406.06484). Let S be the state before the
-// chunk, F_r the product of the factors up to token r, and F the product of all factors. Errors, results and new state
-// are products of small matrices:
+// The *chunks* form processes several tokens of a sequence at a time (Yang et al. 2024, arXiv:2406.06484). Let S be the
+// state before the chunk, F_r the product of the factors up to token r, and F the product of all factors. The errors,
+// the results and the new state are products of small matrices:
 //   e_r = b_r (v_r - F_r S^T k_r) - sum over s < r of b_r F_r / F_s (k_r . k_s) e_s
 //   result r = F_r S^T q_r + sum over s <= r of F_r / F_s (q_r . k_s) e_s
 //   new S = F S + sum over s of F / F_s k_s e_s^T
-// A block of columns is stored with its value elements next to each other, [size][width] with width =
-// DeltaKernels::width.
+// A block of columns is stored as [size][width] with width = DeltaKernels::width. So elements of neighbouring columns
+// are next to each other.
 //
-// No inline functions here, as in kernels.h.
+// This header has no inline functions, for the reason in kernels.h.
 #pragma once
 
 #include <cstdint>
 
 namespace shoal::cpu {
 
-/// to[i] = sum over j < taps of weights[j * stride + i] * inputs[j][i] for i < n. An input of nullptr means zeros.
+/// to[i] = sum over j < taps of weights[j * stride + i] * inputs[j][i] for i < n. If inputs[j] is nullptr, inputs[j][i]
+/// counts as zero.
 struct ConvArgs {
   const float* const* inputs = nullptr;
   int64_t taps = 0;
@@ -33,7 +35,7 @@ struct ConvArgs {
   float* to = nullptr;
 };
 
-/// One token, for some columns of a head. v and out begin with the first of these columns.
+/// One token, for a range of columns of a head. `v` and `out` begin at the first column of the range.
 struct DeltaToken {
   const float* q = nullptr;
   const float* k = nullptr;
@@ -41,7 +43,7 @@ struct DeltaToken {
   float* out = nullptr;
   float factor = 0;
   float beta = 0;
-  bool begins = false;  ///< whether this is the first token of a sequence, before which S is zero
+  bool begins = false;  ///< whether the token is the first of a sequence; if true, S before the token is zero
 };
 
 struct DeltaColumns {
@@ -50,8 +52,8 @@ struct DeltaColumns {
   int64_t size = 0;
   int64_t columns = 0;
   const float* from = nullptr;  ///< S before the tokens
-  int64_t from_stride = 0;      ///< floats between columns
-  float* to = nullptr;          ///< S after the tokens, columns without gaps
+  int64_t from_stride = 0;      ///< floats from one column to the next
+  float* to = nullptr;          ///< S after the tokens; its columns have no gaps
 };
 
 inline constexpr int64_t kDeltaChunk = 32;  ///< maximum number of tokens in a chunk, a multiple of every width
@@ -59,15 +61,15 @@ inline constexpr int64_t kDeltaChunk = 32;  ///< maximum number of tokens in a c
 /// to[r * kDeltaChunk + s] = row r times column s of `columns` [size][kDeltaChunk].
 struct DeltaProducts {
   const float* rows = nullptr;
-  int64_t row_stride = 0;  ///< floats
+  int64_t row_stride = 0;  ///< in floats
   int64_t count = 0;
   const float* columns = nullptr;
   int64_t size = 0;
   float* to = nullptr;
 };
 
-/// Weights between the tokens of a chunk for one head, at [r * kDeltaChunk + s]. Only the elements of `of_errors` with
-/// s < r, and of `of_rows` with s <= r, are meaningful.
+/// Weights of one head for each pair of tokens r and s of a chunk. The weight of a pair is at [r * kDeltaChunk + s]. In
+/// `of_errors`, only elements with s < r are meaningful. In `of_rows`, only elements with s <= r are meaningful.
 struct DeltaWeights {
   const float* key_products = nullptr;    ///< k_r . k_s
   const float* query_products = nullptr;  ///< q_r . k_s
@@ -78,7 +80,8 @@ struct DeltaWeights {
   float* of_rows = nullptr;    ///< F_r / F_s (q_r . k_s)
 };
 
-/// One chunk, for a block of columns of a head. v and out begin with the first of these columns. Strides are in floats.
+/// One chunk, for a block of columns of a head. `v` and `out` begin at the first column of the block. Strides are in
+/// floats.
 struct DeltaChunk {
   const float* q = nullptr;
   const float* k = nullptr;
@@ -88,15 +91,15 @@ struct DeltaChunk {
   float* out = nullptr;
   int64_t out_stride = 0;
   int64_t count = 0, size = 0;
-  int64_t columns = 0;               ///< at most the width
+  int64_t columns = 0;               ///< number of columns of the block, at most the width
   const float* of_errors = nullptr;  ///< as in DeltaWeights
   const float* of_rows = nullptr;
   const float* beta = nullptr;
   const float* kept = nullptr;    ///< F_r
   const float* to_end = nullptr;  ///< F / F_r
-  bool begins = false;            ///< whether the chunk begins a sequence, before which S is zero
+  bool begins = false;            ///< whether the chunk begins a sequence; if true, S before the chunk is zero
   float* state = nullptr;         ///< S, updated in place
-  float* errors = nullptr;        ///< scratch, 2 * kDeltaChunk * width floats
+  float* errors = nullptr;        ///< scratch of 2 * kDeltaChunk * width floats
 };
 
 struct DeltaKernels {

@@ -1,4 +1,4 @@
-// The kernels of ops with a state; table.cpp puts them into a table. state_ops.h documents them.
+// The kernels of causal_conv and gated_delta. table.cpp puts them into a table. state_ops.h documents them.
 #pragma once
 
 #include "devices/cpu/kernels/simd.h"

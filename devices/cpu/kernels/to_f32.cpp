@@ -1,4 +1,5 @@
-// Converts rows of every float and quantised type to f32. Rounds as graph/quants does: first the product, then the sum.
+// Converts rows of every float and quantised type to f32. Rounding is the same as in graph/quants: first the product is
+// rounded, then the sum.
 #include "devices/cpu/kernels/weights.h"
 
 namespace shoal::cpu::SHOAL_ISA {

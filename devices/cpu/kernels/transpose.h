@@ -12,8 +12,8 @@ inline I32 interleave_high(I32 a, I32 b) {
   return shuffle(a, b, [](int i) { return kLanes / 2 + i / 2 + i % 2 * kLanes; });
 }
 
-/// Exchanges v[i][j] and v[j][i]. Each round is a perfect shuffle of all lanes: it moves the top bit of the row number
-/// to the bottom of the lane number. After log2(kLanes) rounds, the row and lane numbers are exchanged.
+/// Exchanges v[i][j] and v[j][i]. Each round is a perfect shuffle of all lanes. The top bit of the row number becomes
+/// the lowest bit of the lane number. After log2(kLanes) rounds, the row number and the lane number are exchanged.
 inline void transpose(I32 (&v)[kLanes]) {
   SHOAL_UNROLL
   for (int round = 1; round < kLanes; round *= 2) {

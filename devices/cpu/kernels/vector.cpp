@@ -1,4 +1,4 @@
-// Loops over rows of f32.
+// The sum of exponentials and the maximum of a row of f32.
 #include "devices/cpu/kernels/functions.h"
 #include "devices/cpu/kernels/part.h"
 #include "devices/cpu/kernels/weights.h"

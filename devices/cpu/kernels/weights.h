@@ -1,5 +1,6 @@
-// The kernels of weights as templates over the formats (formats.h) and float rows (half.h). The comment after each
-// names the file that defines it and instantiates it for all types. table.cpp puts them into a table.
+// Declares the kernels of weights as templates. The template parameter is a format (formats.h) or a type of float rows
+// (half.h). A comment after a declaration names the file that defines and instantiates this function and the functions
+// after it. table.cpp puts them into a table.
 #pragma once
 
 #include "devices/cpu/kernels/formats.h"
@@ -31,7 +32,7 @@ void packed_dot(const DotArgs& args);  // packed_dot.cpp
 template <class Rows>
 void packed_dot_rows(const DotArgs& args);
 
-/// Members of PanelKernels. Quantised panels of all formats with the same groups and addends have the same size.
+/// Members of PanelKernels. The size of a panel is the same for all quantised formats with the same kGroups and kAdds.
 template <class Format>
 void panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel);  // panel_pack.cpp
 template <class Format>
@@ -68,7 +69,7 @@ void rows_to_f32(const void* src, float* dst, int64_t n);
 float exp_sum(const float* x, float shift, float* y, int64_t n);
 float largest(const float* x, int64_t n);
 
-/// Instantiates a template for every type of float rows. graph/dtypes.def lists the quantised formats.
+/// Instantiates a template for every type of float rows. For quantised formats, graph/dtypes.def has the list.
 #define SHOAL_FOR_ROWS(declaration, arguments) \
   declaration<RowsF32> arguments;              \
   declaration<RowsF16> arguments;              \

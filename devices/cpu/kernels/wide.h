@@ -1,4 +1,4 @@
-// Vectors of double, with half as many lanes as F32, and their sines.
+// Vectors of double with half as many lanes as F32. Also computes sines and cosines of these vectors.
 #pragma once
 
 #include "devices/cpu/kernels/simd.h"
@@ -30,7 +30,7 @@ inline F64 multiply_add(F64 a, F64 b, F64 c) {
 #endif
 }
 
-/// Sums the lanes by halves, as for F32.
+/// Sums the lanes in the same order as sum_lanes() in simd.h.
 inline double sum_lanes(Vec<double, 2> v) {
   return v[0] + v[1];
 }
@@ -45,8 +45,9 @@ struct Circle {
   F64 cosine, sine;
 };
 
-/// Cosine and sine of an angle: `quarters` quarter rotations, with |quarters| < 2^50, plus a small rest. The fraction
-/// of a quarter is exact. Both series are accurate to 1e-10, far below the rounding to f32.
+/// Returns the cosine and sine of an angle in quarter rotations. The angle is `quarters` (|quarters| < 2^50) plus a
+/// small `rest`. The fractional part of `quarters` is exact. Both series are accurate to 1e-10, far below the rounding
+/// error of f32.
 inline Circle circle_at(F64 quarters, F64 rest) {
   const F64 round = splat_wide(6755399441055744.0);  // 1.5 * 2^52
   const F64 shifted = quarters + round;
@@ -63,8 +64,8 @@ inline Circle circle_at(F64 quarters, F64 rest) {
   c = multiply_add(z, c, splat_wide(1.0 / 24));
   c = multiply_add(z, c, splat_wide(-0.5));
   c = multiply_add(z, c, splat_wide(1.0));
-  // Number of whole quarter rotations. An odd number exchanges sine and cosine, and each changes its sign every half
-  // rotation.
+  // `passed` counts whole quarter rotations in its low bits. An odd number exchanges sine and cosine. The sine and the
+  // cosine each change their sign every half rotation.
   const I64 passed = bits_as<I64>(shifted);
   const I64 odd = -(passed & 1);
   const I64 sine = (bits_as<I64>(s) & ~odd) | (bits_as<I64>(c) & odd);

@@ -1,8 +1,9 @@
-// attention: the parts take tiles of (head, query) rows round by round. Every other round goes backwards through the
-// parts, because causal tiles differ in length.
+// The attention op. The parts of the node (devices/cpu/op_kernel.h) take tiles of (head, query) rows in rounds. In
+// every second round, the parts take tiles in reverse order, because causal tiles have different lengths.
 //
 // If there are too few tiles for all parts, the KV segments of a tile are divided among the parts. Each part stores
-// partial results in the workspace (prepare()). run() merges them in the order of segments, as a single part would.
+// partial results in the workspace (prepare()). Then run() merges these results in the order of segments. A single part
+// uses the same order.
 #include <limits>
 
 #include "devices/cpu/ops/attention_tile.h"
@@ -18,11 +19,11 @@ bool splits_kv(const AttentionShape& shape, int parts) {
   return shape.segments > 1 && shape.tiles < 2 * parts;
 }
 
-/// Number of floats per part: the tile's scratch, and one row of merged values per tile row.
+/// Number of floats per part: the scratch of a Tile, and merged values for each row of the tile.
 int64_t part_floats(const AttentionShape& shape) {
   return (static_cast<int64_t>(shape.scratch_floats()) + shape.tile_rows() * shape.e + 15) / 16 * 16;
 }
-/// Number of floats of a partial result in the workspace: top, sum and values.
+/// Number of floats of a partial result in the workspace. It consists of top, sum and values.
 int64_t partial_floats(const AttentionShape& shape) {
   return shape.e + 2;
 }
@@ -50,16 +51,17 @@ void run_whole_tiles(const TeamContext& ctx, Tensor& node, const AttentionShape&
   }
 }
 
-/// If the parts divide KV, these are the segments that some query sees. The unit of work is a (tile, segment) pair.
+/// The KV segments that at least one query sees. The range is empty unless the KV segments are divided among the parts.
+/// Each (tile, segment) pair is one unit of work.
 struct Split {
-  int64_t first = 0, count = 0;  ///< first segment, and number of segments
-  float* partials = nullptr;     ///< [tile][segment - first][row], each with top, sum and values
+  int64_t first = 0, count = 0;  ///< number of the first segment; number of segments
+  float* partials = nullptr;     ///< top, sum and values at [tile][segment - first][row]
   float* at(const AttentionShape& shape, int64_t tile, int64_t segment, int64_t row) const {
     return partials + ((tile * count + segment - first) * shape.tile_rows() + row) * partial_floats(shape);
   }
 };
 
-/// First phase: runs this part's (tile, segment) pairs.
+/// First phase: processes the (tile, segment) pairs of this part.
 void run_segments(const TeamContext& ctx, const Tensor& node, const AttentionShape& shape, const Split& split,
                   float* scratch) {
   for (int64_t item = ctx.part; item < shape.tiles * split.count; item += ctx.parts) {
@@ -96,8 +98,8 @@ float* scratch_of(const TeamContext& ctx, const AttentionShape& shape) {
   return reinterpret_cast<float*>(ctx.workspace) + ctx.part * part_floats(shape);
 }
 
-/// Returns no segments if a single part runs each tile. The split is computed again in each run, because the KV rows
-/// that queries see may change.
+/// Returns no segments if the parts take whole tiles. Each run computes the split again, because the KV rows that
+/// queries see may change.
 Split split_of(const TeamContext& ctx, const Tensor& node, const AttentionShape& shape) {
   if (!splits_kv(shape, ctx.parts)) return {};
   const KvRange range = visible(node);

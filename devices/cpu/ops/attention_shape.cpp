@@ -8,7 +8,7 @@
 namespace shoal::cpu {
 namespace {
 
-constexpr int64_t kMaxLanes = 16;  ///< maximum over all instruction sets
+constexpr int64_t kMaxLanes = 16;  ///< maximum number of f32 lanes of any instruction set
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 int64_t blocks(int64_t length, int64_t block) {

@@ -16,7 +16,7 @@ void scale_row(float* x, float factor, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
-/// Whether each value row is the beginning of the key row. Rows that were converted as keys then also serve as values.
+/// Whether each value row is the beginning of its key row. In this case, converted key rows also serve as value rows.
 bool has_values_in_keys(const Tensor& node) {
   const Tensor &k = *node.src[1], &v = *node.src[2];
   return k.data == v.data && k.dtype == v.dtype && k.strides == v.strides && v.shape[0] <= k.shape[0];
@@ -108,7 +108,8 @@ Partial Tile::partial(int64_t row) const {
   return {top_[row], sum_[row], sum_rows_ + row * padded(shape_.e)};
 }
 
-/// Returns the block's KV rows in place if a kernel can read them there; otherwise converts them to f32 in `scratch`.
+/// Returns the KV rows of a block in place if a kernel can read them there. Otherwise converts the rows to f32 in
+/// `scratch`.
 Tile::Read Tile::read(const Tensor& tensor, const Block& block, bool as_f32, float* scratch) const {
   const RowIndex first{block.first, kv_head_, batch_};
   const int64_t length = tensor.shape[0];
@@ -157,8 +158,8 @@ void Tile::run_lanes(const Block& block) {
   kernel.lane_sums({values, scores_, keep_, rows(), block.hidden, sum_lanes_});
 }
 
-/// Computes each row's visible range in a block, relative to `origin`. Lanes after the last row get the range of the
-/// last row.
+/// Computes the visible range of each row in a block, relative to `origin`. Lanes after the last row get the range of
+/// the last row.
 void Tile::see(const Block& block, int64_t origin) {
   if (!block.hidden && block.first == origin) return;
   for (int64_t row = 0; row < padded(rows()); ++row) {
@@ -176,7 +177,7 @@ void Tile::soften(float* scores, int64_t n) const {
   scale_row(scores, cap, n);
 }
 
-/// Adds the mask to a row's scores. A mask of -infinity replaces the score, which may be NaN.
+/// Adds the mask to the scores of a row. If the mask is -infinity, it replaces the score, because the score may be NaN.
 void Tile::add_mask(int64_t row, const Block& block, float* scores, int64_t stride) const {
   const Tensor* mask = source(node_, AttentionSource::kMask);
   if (!mask) return;

@@ -1,5 +1,5 @@
-// add, sub, mul, div with broadcasting. An operand has either a full row or one element that is used for the whole row.
-// Half-precision types are computed in f32; i32 stays i32.
+// The ops add, sub, mul and div with broadcasting. An operand has either a full row, or one element that is used for
+// the whole row. Half-precision types are computed in f32. i32 stays i32.
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
@@ -7,7 +7,7 @@
 namespace shoal::cpu {
 namespace {
 
-// In the same order as RowKernels::binary.
+// The order is the same as in RowKernels::binary.
 enum Operation { kPlus, kMinus, kTimes, kOver };
 
 /// The shape to iterate over, and whether each operand has a full row.

@@ -1,4 +1,5 @@
-// cast: converts any dtype to any other through f32. Integers are converted exactly. Equal dtypes are copied.
+// The op cast. It converts any dtype to any other dtype through f32. Conversions between i32 and i64 are direct and
+// exact. If both dtypes are equal, the elements are copied.
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 

@@ -1,5 +1,5 @@
-// causal_conv: each part processes a range of channels. It transposes the weights of kPiece channels at a time, then
-// processes all tokens.
+// The op causal_conv. Each part processes a range of channels. It transposes the weights of kPiece channels, then
+// processes all tokens for these channels.
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/positions.h"
@@ -8,13 +8,15 @@
 namespace shoal::cpu {
 namespace {
 
-constexpr int64_t kPiece = 512;  ///< channels processed at a time
-constexpr int64_t kLine = 16;    ///< floats per cache line; only one part writes a cache line
+constexpr int64_t kPiece = 512;  ///< number of channels that are processed at a time
+constexpr int64_t kLine = 16;    ///< number of floats per cache line; a cache line is written by only one part
 
-/// This number means "no input". Numbers from 0 on are tokens; negative numbers are inputs in the state.
+/// The number that marks a missing input. Inputs with numbers from 0 on are tokens. Inputs with other negative numbers
+/// are in the state.
 constexpr int64_t kNoInput = -(int64_t{1} << 62);
 
-/// The input before `input`. `input` may equal the number of tokens, which is the position after the last token.
+/// Returns the number of the input before `input`. `input` may equal the number of tokens, the position after the last
+/// token.
 int64_t input_before(const SequencePositions& positions, int64_t in_state, int64_t input) {
   if (input >= 0 && input < positions.count() && positions.begins(input)) return kNoInput;
   for (--input; input >= 0 && positions.is_padding(input);) --input;
@@ -25,7 +27,7 @@ const float* floats_at(const Tensor& tensor, int64_t row, int64_t element) {
   return reinterpret_cast<const float*>(tensor.data + row * tensor.strides[1]) + element;
 }
 
-/// A part's arrays in the workspace.
+/// The arrays of a part in the workspace.
 struct Scratch {
   float* weights;        ///< [taps][kPiece]
   const float** inputs;  ///< [taps]

@@ -1,4 +1,4 @@
-// concat: copies every source to its place in the result.
+// The op concat. It copies every source to the source's position in the result.
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 

@@ -1,5 +1,5 @@
-// contiguous: rows without gaps are copied whole. A transposed source is copied in square tiles, so that both the
-// source and the result stay in the cache.
+// The op contiguous. If rows of the source have no gaps, they are copied whole. A transposed source is copied in square
+// tiles, so that both the source and the result stay in the cache.
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 
@@ -8,8 +8,8 @@ namespace {
 
 constexpr int64_t kTile = 32;
 
-/// Copies a tile of a source that is contiguous along axis 1, through a local tile. Without the local tile, cache lines
-/// of the source that are a power of two apart would evict each other.
+/// Copies a tile through a local array. The source is contiguous along axis 1. Without the local array, cache lines of
+/// the source whose distance is a power of two would evict each other.
 template <class T>
 void copy_tile(const std::byte* from, const Tensor& x, int64_t columns, int64_t rows, std::byte* to, size_t to_stride) {
   T tile[kTile][kTile];

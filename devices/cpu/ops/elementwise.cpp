@@ -1,5 +1,5 @@
-// unary, scale, clamp (NaN stays NaN) and glu, which is act(gate) * up. Each op looks up its function once and applies
-// it to pieces of rows.
+// The ops unary, scale, clamp (NaN stays NaN) and glu. glu is act(gate) * up. Each op looks up its function once and
+// applies it to parts of rows.
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
@@ -29,7 +29,7 @@ const Tensor* separate_up(const Tensor& node) {
   return node.src.size() > 1 ? node.src[1] : nullptr;
 }
 
-/// In the fused form, a row of the source contains the gate, then the up part.
+/// If gate and up are fused, a row of the source contains first the gate and then up.
 void run_glu(const TeamContext& ctx, Tensor& node) {
   const Tensor& gate = *node.src[0];
   const bool fused = !separate_up(node);
@@ -52,7 +52,7 @@ bool supports_glu(const Tensor& node) {
   return is_float_result(node) && is_float(node.src[0]) && (!up || is_float(up));
 }
 
-/// Work of a function that needs several operations per element.
+/// The work of ops whose function needs several operations per element.
 int64_t work(const Tensor& node) {
   return node.elements() * 8;
 }

@@ -1,4 +1,4 @@
-// fill: writes one value to every element.
+// The op fill. It writes one value to every element.
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 

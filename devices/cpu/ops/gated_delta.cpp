@@ -1,6 +1,7 @@
-// gated_delta: the columns of the states are independent (devices/cpu/kernels/state_ops.h). Up to kFewTokens tokens are
-// processed one by one, each for all columns of a part. More tokens are processed in chunks, for blocks of columns. A
-// part then orders its blocks by key head, so that several blocks use the same products of keys and queries.
+// The op gated_delta. The columns of the states are independent (devices/cpu/kernels/state_ops.h). Up to kFewTokens
+// tokens are processed one by one. Each token is processed for all columns of a part. More tokens are processed in
+// chunks, for blocks of columns. In this case, a part orders its blocks by key head, so that several blocks use the
+// same products of keys and queries.
 #include <cmath>
 
 #include "devices/cpu/isa.h"
@@ -11,12 +12,12 @@
 namespace shoal::cpu {
 namespace {
 
-constexpr int64_t kFewTokens = 8;     ///< up to this number of tokens, tokens are processed one by one
-constexpr int64_t kColumnsUnit = 16;  ///< if tokens are processed one by one, each part gets a multiple of this number
-                                      ///< of columns
-constexpr int64_t kPassHeads = 2;     ///< number of heads whose blocks share products in one pass
+constexpr int64_t kFewTokens = 8;     ///< maximum number of tokens that are processed one by one
+constexpr int64_t kColumnsUnit = 16;  ///< if tokens are processed one by one, the number of columns of each part is a
+                                      ///< multiple of this number
+constexpr int64_t kPassHeads = 2;     ///< maximum number of heads whose blocks use the same products in one pass
 
-/// The node, its lengths, and accessors for the floats of its operands.
+/// The node, its dimensions, and accessors for the floats of its operands.
 struct Delta {
   explicit Delta(Tensor& of)
       : node(of),
@@ -37,14 +38,15 @@ struct Delta {
   const float* q(int64_t key_head, int64_t token) const { return floats(*node.src[0], key_head, token); }
   const float* k(int64_t key_head, int64_t token) const { return floats(*node.src[1], key_head, token); }
   const float* v(int64_t head, int64_t token) const { return floats(*node.src[2], head, token); }
-  /// The result row of a token and head. The columns of the state follow the rows of all tokens.
+  /// Row `column` of a head in the result. The first rows are the results of the tokens. The columns of the state
+  /// follow.
   float* result(int64_t head, int64_t column) const { return const_cast<float*>(floats(node, column, head)); }
   const float* state(int64_t head, int64_t column) const { return floats(*node.src[5], column, head); }
   int64_t state_stride() const { return stride(*node.src[5], 1); }
   double decay(int64_t head, int64_t token) const { return share_of(*node.src[3], head, token); }
   float beta(int64_t head, int64_t token) const { return share_of(*node.src[4], head, token); }
   int64_t key_head_of(int64_t head) const { return tiled ? head % key_heads : head / group; }
-  /// The i-th head that uses a key head.
+  /// Returns head number i of the heads that use a key head.
   int64_t head_of(int64_t key_head, int64_t i) const { return tiled ? i * key_heads + key_head : key_head * group + i; }
 
   static float share_of(const Tensor& tensor, int64_t head, int64_t token) {
@@ -107,11 +109,11 @@ int64_t blocks_of(int64_t size) {
   return (size + kernels().delta.width - 1) / kernels().delta.width;
 }
 
-/// A part's arrays in the workspace. Each array begins on a new cache line.
+/// The arrays of a part in the workspace. Each array begins on a new cache line.
 class Scratch {
  public:
   float *states, *key_columns, *key_products, *query_products, *of_errors, *of_rows, *errors;
-  float *beta, *kept, *to_end;  ///< per token of a chunk
+  float *beta, *kept, *to_end;  ///< one number per token of a chunk
   double* logarithm;
 
   Scratch(std::byte* memory, int64_t size) : at_(reinterpret_cast<uintptr_t>(memory)) {
@@ -143,7 +145,7 @@ struct Chunk {
   bool begins = false;  ///< whether the chunk begins the sequence
 };
 
-/// The first chunk at or after a token. Its count is 0 if only padding follows.
+/// Returns the first chunk at or after `token`. Its count is 0 if only padding follows.
 Chunk chunk_from(const SequencePositions& positions, int64_t token) {
   while (token < positions.count() && positions.is_padding(token)) ++token;
   Chunk chunk{token, 0, token < positions.count() && positions.begins(token)};
@@ -154,8 +156,8 @@ Chunk chunk_from(const SequencePositions& positions, int64_t token) {
   return chunk;
 }
 
-/// Processes all tokens for blocks [first, last) of the heads that use one key head. Blocks are numbered consecutively
-/// over these heads, with blocks_ blocks per head.
+/// Processes all tokens for blocks [first, last). The blocks belong to the heads that use one key head. Blocks are
+/// numbered consecutively over these heads. Each head has blocks_ blocks.
 class Pass {
  public:
   Pass(const Delta& delta, const Scratch& scratch, int64_t key_head, int64_t first, int64_t last)
@@ -211,7 +213,8 @@ class Pass {
     }
   }
 
-  /// Computes the chunk's weights for a head. The logarithms are double, because differences of long sums are needed.
+  /// Computes the weights of a chunk for a head. The logarithms are double, because the kernel needs differences of
+  /// long sums.
   void weigh(const Chunk& chunk, int64_t head) {
     double sum = 0;
     for (int64_t r = 0; r < chunk.count; ++r) {
@@ -235,8 +238,8 @@ class Pass {
     }
   }
 
-  /// Lower bound of decays. The bound avoids the difference of two infinities, which is NaN. The exponential of the
-  /// bound is far below the smallest f32.
+  /// Lower bound for decays. Without this bound, the difference of two infinite decays would be NaN. The exponential of
+  /// the bound is far below the smallest f32.
   static constexpr double kLeastDecay = -1000;
 
   const Delta& delta_;

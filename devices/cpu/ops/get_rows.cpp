@@ -1,5 +1,6 @@
-// get_rows: copies rows of the table and converts them to f32 (i32 stays i32). Threads share pieces of rows, so that
-// even a few long rows occupy the whole team. Packed rows are unpacked piece by piece.
+// The op get_rows. It copies rows of a table and converts them to f32 (i32 stays i32). Rows are divided into pieces of
+// at most kChunk elements, so that even a few long rows give work to all threads. Packed rows are unpacked one piece at
+// a time.
 #include <cstring>
 
 #include "devices/cpu/isa.h"
@@ -11,7 +12,7 @@
 namespace shoal::cpu {
 namespace {
 
-/// Loads elements [begin, begin + n) of a row of the packed matrix whose groups begin at `groups`.
+/// Loads elements [begin, begin + n) of a row of a packed matrix. The groups of the matrix begin at `groups`.
 void load_packed(const Tensor& table, const PackedMatrices& packed, const std::byte* groups, int64_t row, int64_t begin,
                  int64_t n, float* to) {
   const WeightKernels& weights = kernels().weights[static_cast<size_t>(table.dtype)];

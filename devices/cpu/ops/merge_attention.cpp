@@ -1,4 +1,5 @@
-// merge_attention: the weight of each part of a row is e^(lse of the part - lse of all parts).
+// The op merge_attention. It merges partial results of attention. The weight of a partial result is e^(x - y). x is the
+// log-sum-exp of this partial result. y is the log-sum-exp of all partial results together.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,7 +16,7 @@ float at(const Tensor& tensor, const std::byte* row, int64_t i) {
   return *reinterpret_cast<const float*>(row + i * tensor.strides[0]);
 }
 
-/// log(sum of e^x) over a row; -infinity for an empty row.
+/// Returns log(sum of e^x) over a row, or -infinity for an empty row.
 float log_sum_exp(const Tensor& x, const std::byte* row) {
   float top = kMinusInfinity, sum = 0;
   for (int64_t i = 0; i < x.shape[0]; ++i) top = std::max(top, at(x, row, i));

@@ -1,4 +1,5 @@
-// mul_mat: each matrix of `a` (axes 2 and 3) is multiplied by all rows of `b` whose batch indices map to it.
+// The op mul_mat. Each matrix of `a` (axes 2 and 3) is multiplied by all rows of `b` whose batch indices map to this
+// matrix.
 #include <cstring>
 
 #include "devices/cpu/ops/mul_mat_product.h"
@@ -10,13 +11,14 @@ namespace {
 
 ProductShape shape_of(const Tensor& node) {
   const Tensor& a = *node.src[0];
-  // The choice of panels depends on n alone, because the number of batches that share a matrix may differ between
-  // devices.
+  // Only n, the number of rows of `b` per batch, decides whether panels are used. The choice must not depend on the
+  // number of batches that share a matrix, because this number may differ between devices.
   return {node, a.shape[2] * a.shape[3], node.rows(), node.shape[1] >= kPanelColumns ? kAlways : kNever};
 }
 
-/// The rows of `b` (and of the result) for each matrix of `a`: n rows from each of shared2 x shared3 batches. Example:
-/// with `a` [k, m, 2, 1] and `b` [k, n, 6, 1], matrix 1 is multiplied by the rows of batches 3, 4 and 5.
+/// The rows of `b` (and of the result) that belong to each matrix of `a`: n rows from each of shared2 x shared3
+/// batches. Example: `a` is [k, m, 2, 1] and `b` is [k, n, 6, 1]. Then matrix 1 is multiplied by the rows of batches 3,
+/// 4 and 5.
 struct RowsOfB {
   explicit RowsOfB(const Tensor& node)
       : node(node), shared2(node.shape[2] / node.src[0]->shape[2]), shared3(node.shape[3] / node.src[0]->shape[3]) {}
@@ -30,7 +32,7 @@ struct RowsOfB {
   int64_t shared2, shared3;
 };
 
-/// Whether each part converts and lists the columns for itself. Then prepare() is not needed.
+/// Whether each part converts and lists all columns for itself. In this case, prepare() is not needed.
 bool has_own_columns(const ProductShape& shape) {
   return shape.columns < kPanelColumns;
 }
@@ -58,7 +60,7 @@ void list_matrices(const ProductShape& shape, const ProductMemory& memory, const
   for (int64_t i = 0; i <= shape.matrices; ++i) memory.first[i] = i * columns;
 }
 
-/// Converts and lists this part's share of the columns, or all columns if each part needs its own copy.
+/// Converts and lists this part's share of the columns. If each part needs its own copy, processes all columns.
 void make_columns(const TeamContext& ctx, const Tensor& node, const ProductShape& shape, const ProductMemory& memory) {
   const Tensor& b = *node.src[1];
   const bool own = has_own_columns(shape);
@@ -88,8 +90,8 @@ void run(const TeamContext& ctx, Tensor& node) {
   multiply(ctx, *node.src[0], shape, memory);
 }
 
-/// Whether `before` multiplies the same columns. Example: the product for the keys or values follows the product for
-/// the queries.
+/// Whether `before` multiplies the same columns, converted in the same way. Example: the product for the keys follows
+/// the product for the queries.
 bool can_follow(const Tensor& before, const Tensor& node) {
   if (before.op != Op::kMulMat || before.src[1] != node.src[1] || before.empty()) return false;
   const ProductShape a = shape_of(before), b = shape_of(node);

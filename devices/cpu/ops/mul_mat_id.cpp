@@ -1,5 +1,5 @@
-// mul_mat_id: sorts the (slot, token) pairs of the ids by expert, so that every expert's weights are read once. The
-// results of pairs whose expert is on another device are zeros.
+// The op mul_mat_id. It sorts the (slot, token) pairs of the ids by expert, so that the weights of every expert are
+// read once. If the expert of a pair is on another device, the result of the pair is zeros.
 #include <cstring>
 
 #include "devices/cpu/ops/mul_mat_product.h"
@@ -14,7 +14,8 @@ ProductShape shape_of(const Tensor& node) {
   return {node, node.src[0]->shape[2], node.shape[1] * node.shape[2], kPanelColumns};
 }
 
-/// Calls f(slot, token, local expert or -1) for all pairs, in order.
+/// Calls f(slot, token, local index of the expert) for all pairs, in order. If the expert is on another device, the
+/// index is -1.
 template <class F>
 void for_pairs(const Tensor& node, F&& f) {
   const Tensor& experts = *node.src[0];
@@ -27,7 +28,8 @@ void for_pairs(const Tensor& node, F&& f) {
   }
 }
 
-/// A counting sort. Afterwards the columns of expert e are [first[e], first[e + 1]).
+/// Lists the columns of each expert with a counting sort. The columns of expert e get the indices [first[e], first[e +
+/// 1]).
 void list_columns(const ProductShape& shape, const ProductMemory& memory, const Tensor& node) {
   const Tensor& x = *node.src[1];
   std::memset(memory.first, 0, (shape.matrices + 1) * sizeof(int64_t));
@@ -42,7 +44,7 @@ void list_columns(const ProductShape& shape, const ProductMemory& memory, const 
     memory.b[at] = column_at(x, row, shape, memory);
     memory.c[at] = reinterpret_cast<float*>(row_at(node, {slot, token, 0}));
   });
-  // The loop has advanced each entry to the start of the next expert.
+  // The loop has moved first[e] to the start of expert e + 1.
   for (int64_t e = shape.matrices; e > 0; --e) memory.first[e] = memory.first[e - 1];
   memory.first[0] = 0;
 }

@@ -10,14 +10,15 @@
 namespace shoal::cpu {
 namespace {
 
-// The code processes kRowUnit rows of a matrix and kColumnTile columns at a time. With these sizes, reused data stays
-// in a cache of half a megabyte. Short matrices use smaller units, so that every part has work.
+// kRowUnit rows of a matrix and kColumnTile columns are processed at a time. With these numbers, reused data stays in a
+// cache of half a megabyte. If matrices have few rows, kSmallRowUnit rows are processed at a time, so that every part
+// has work.
 constexpr int64_t kRowUnit = 64;
 constexpr int64_t kSmallRowUnit = 16;
 constexpr int64_t kColumnTile = 96;
 constexpr int64_t kUnitsPerPart = 4;
 
-/// Number of elements of a row in a panel, for each kind of columns.
+/// Maximum number of elements of a row in a panel, for each kind of columns.
 constexpr int64_t kSteps[kColumnKinds] = {512, 2048, 1024};
 static_assert(kSteps[0] % kPanelStep == 0 && kSteps[1] % kPanelStep == 0 && kSteps[2] % kPanelStep == 0);
 
@@ -26,7 +27,7 @@ size_t rounded_up(size_t bytes) {
 }
 
 const WeightKernels& kernels_for(const Tensor& a, const ProductShape& shape) {
-  // Rows with gaps are copied to f32.
+  // Rows with gaps are first copied as f32 rows without gaps.
   return kernels().weights[static_cast<size_t>(shape.gathered ? DType::kF32 : a.dtype)];
 }
 
@@ -34,7 +35,7 @@ size_t gather_bytes(const ProductShape& shape) {
   return shape.gathered ? static_cast<size_t>(kernels().panel_rows * shape.k_step) * sizeof(float) : 0;
 }
 
-/// Rows [begin, begin + rows) of one matrix, and the columns that multiply the matrix.
+/// Rows [begin, begin + rows) of one matrix, and the columns by which the matrix is multiplied.
 struct Job {
   const Tensor& a;
   const ProductShape& shape;
@@ -45,7 +46,8 @@ struct Job {
   float* const* c;
   int64_t columns, begin, rows;
 
-  /// Address of row `row`. If rows are packed, address of the group that begins with this row.
+  /// Returns the address of row `row`. If rows are packed, a group must begin with this row, and the address of the
+  /// group is returned.
   const std::byte* at(int64_t row) const {
     return matrix + static_cast<size_t>(packed ? row / kernels().panel_rows : row) * stride;
   }
@@ -57,7 +59,7 @@ void run_dot(const Job& job) {
   (job.packed ? weights.packed.dot : weights.dot)(job.args());
 }
 
-/// Makes a panel of elements [k_begin, k_begin + k) of the rows from `row` on.
+/// Makes a panel of elements [k_begin, k_begin + k) of `rows` rows, starting at `row`.
 void make_panel(const Job& job, int64_t row, int64_t rows, int64_t k_begin, int64_t k, std::byte* panel,
                 float* gathered) {
   const PanelKernels& kernels = kernels_for(job.a, job.shape).panels;
@@ -79,7 +81,7 @@ void make_panel(const Job& job, int64_t row, int64_t rows, int64_t k_begin, int6
   kernels.from_rows(from, stride, rows, k, panel);
 }
 
-/// Adds the products of outliers, which panels do not contain.
+/// Adds the products of outliers to the result. Panels do not process outliers.
 void add_outliers(const Job& job) {
   const PanelKernels& weights = kernels_for(job.a, job.shape).panels;
   if (weights.add_outliers == nullptr) return;
@@ -107,7 +109,7 @@ void run_panels(const Job& job, std::byte* scratch) {
   add_outliers(job);
 }
 
-/// The row as f32, in place or in scratch.
+/// Returns a row as f32, either in place or in scratch.
 const float* row_as_f32(const Tensor& tensor, int64_t row, float* scratch) {
   return load(tensor, row_at(tensor, row_index(tensor.shape, row)), 0, tensor.shape[0], scratch);
 }
@@ -138,7 +140,8 @@ ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int part
   const auto columns = static_cast<size_t>(shape.columns);
   size_t offset = 0;
   const auto take = [&](size_t size) {
-    const auto at = reinterpret_cast<uintptr_t>(workspace) + offset;  // workspace is null if only the sizes matter
+    const auto at = reinterpret_cast<uintptr_t>(workspace) + offset;  // workspace is nullptr if only the sizes are
+                                                                      // needed
     offset += rounded_up(size);
     return reinterpret_cast<std::byte*>(at);
   };
@@ -150,7 +153,7 @@ ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int part
   b = reinterpret_cast<const std::byte**>(take_copies(columns * sizeof(*b)));
   c = reinterpret_cast<float**>(take_copies(columns * sizeof(*c)));
   first = reinterpret_cast<int64_t*>(take_copies(static_cast<size_t>(shape.matrices + 1) * sizeof(*first)));
-  // The scratch holds panels, or a row of b before its conversion.
+  // The scratch contains a row of `b` during its conversion, and panels after that.
   constexpr DType kLargest[kColumnKinds] = {DType::kF32, DType::kQ2_K, DType::kF16};
   const auto& largest = kernels().weights[static_cast<size_t>(kLargest[static_cast<size_t>(shape.kind)])];
   const size_t panel = largest.panels.bytes(std::max(shape.k_step, kPanelStep));
@@ -185,7 +188,8 @@ void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape
   const int64_t unit = all_rows >= kRowUnit * kUnitsPerPart * ctx.parts ? kRowUnit : kSmallRowUnit;
   const PackedMatrices packed = packed_matrices(a).value_or(PackedMatrices{});
   const bool is_packed = packed.group_bytes > 0;
-  // Consecutive units belong to different matrices, so the parts share matrices with many and with few columns evenly.
+  // Consecutive units belong to different matrices. So each part gets matrices with many columns and matrices with few
+  // columns.
   const int64_t units = (shape.m + unit - 1) / unit * shape.matrices;
   for_shared(ctx, units, [&](int64_t i) {
     const int64_t matrix = i % shape.matrices, row = i / shape.matrices * unit;

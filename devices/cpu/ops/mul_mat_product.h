@@ -1,18 +1,19 @@
-// Common code of mul_mat and mul_mat_id. Both multiply several matrices (batches of a, or experts), each by its own
-// columns: rows of b, each with a place in the result. The ops differ in the assignment of columns to matrices.
+// Common code of mul_mat and mul_mat_id. Both ops multiply several matrices. For mul_mat, these are the batches of `a`,
+// and for mul_mat_id, the experts. Each matrix is multiplied by its own columns. A column is a row of b and belongs to
+// one row of the result. The ops differ in how they assign columns to matrices.
 //
 //   1. convert_columns(): converts b to the type that the kernels read
-//   2. the op lists the columns of each matrix in ProductMemory
+//   2. the op: lists the columns of each matrix in ProductMemory
 //   3. multiply(): multiplies the rows of the matrices
 //
-// prepare() of the op does steps 1 and 2, and run() does step 3. In mul_mat with few columns, each part does steps 1
-// and 2 for itself in run().
+// prepare() of the op does steps 1 and 2, and run() does step 3. If mul_mat has few columns, each part does steps 1 and
+// 2 for itself in run().
 //
 // A matrix with few columns is multiplied row by row in its stored or packed form (devices/cpu/packed_buffer.h). A
 // matrix with many columns is decoded into panels (devices/cpu/kernels/kernels.h). This choice and the order of sums
 // depend only on k and the number of columns. So an element of the result has the same bits for any number of parts and
-// any division of a's rows, if the rows are packed on all devices or on none. Packed and unpacked rows are summed in
-// different orders.
+// for any division of the rows of a. The rows must be packed on all devices or on none, because packed and unpacked
+// rows are summed in different orders.
 #pragma once
 
 #include <cstddef>
@@ -25,57 +26,57 @@
 
 namespace shoal::cpu {
 
-/// From this number of columns on, panels are faster.
+/// Minimum number of columns for which panels are faster.
 inline constexpr int64_t kPanelColumns = 5;
-/// Values of ProductShape::panels_from: panels for all matrices, or for none.
+/// Values of ProductShape::panels_from. kAlways means panels for all matrices. kNever means panels for no matrix.
 inline constexpr int64_t kAlways = 0;
 inline constexpr int64_t kNever = INT64_MAX;
 
-/// The sizes of the node's products. Every part computes them for itself.
+/// The dimensions of the node's products. Every part computes them for itself.
 struct ProductShape {
-  /// For both ops, sources 0 and 1 are a and b.
+  /// Sources 0 and 1 of the node are a and b for both ops.
   ProductShape(const Tensor& node, int64_t matrices, int64_t columns, int64_t panels_from);
 
-  int64_t m, k;  ///< number of rows of a matrix, and length of a row
+  int64_t m, k;  ///< number of rows of a matrix; number of elements of a row
   int64_t matrices;
   int64_t columns;      ///< number of columns of all matrices together
   int64_t panels_from;  ///< matrices with at least this many columns use panels
-  int64_t k_step;       ///< panels are cut along k at multiples of this
-  bool gathered;        ///< whether rows of a have gaps and are copied before panels are made
+  int64_t k_step;       ///< maximum number of elements of a row in a panel
+  bool gathered;        ///< whether rows of a have gaps and must be copied before panels are made
   Columns kind;         ///< kind of columns that the kernels read
   bool converted;       ///< whether b must be converted
-  size_t column_bytes;  ///< bytes of a converted column
+  size_t column_bytes;  ///< size of a converted column in bytes
 };
 
-/// The node's workspace.
+/// The layout of the node's workspace.
 struct ProductMemory {
-  /// `copies` is the number of copies of columns and lists: one for each part if parts have their own copies. This
-  /// object refers to copy number `copy`.
+  /// `copies` is the number of copies of the columns and of their lists. If each part needs its own copy, `copies` is
+  /// the number of parts. This object refers to copy number `copy`.
   ProductMemory(const ProductShape& shape, int64_t b_rows, int parts, std::byte* workspace, int copies = 1,
                 int copy = 0);
 
-  std::byte* converted;  ///< converted rows of b, column_bytes each
-  const std::byte** b;   ///< for each column, the data that the kernels read
-  float** c;             ///< for each column, its place in the result
-  int64_t* first;        ///< index of the first column of each matrix; then `columns`
-  std::byte* scratch;    ///< scratch_bytes for each part
+  std::byte* converted;  ///< converted rows of b, each with column_bytes bytes
+  const std::byte** b;   ///< for each column, a pointer to the data that the kernels read
+  float** c;             ///< for each column, a pointer to its row of the result
+  int64_t* first;        ///< index of the first column of each matrix; the last entry is `columns`
+  std::byte* scratch;    ///< scratch_bytes bytes for each part
   size_t scratch_bytes;
-  size_t bytes;  ///< size of the whole workspace
+  size_t bytes;  ///< size of the whole workspace in bytes
 };
 
-/// Converts rows [begin, end) of b in part `part`. Row numbers count over axes 1 to 3. Does nothing if b is used in
-/// place.
+/// Converts `rows`, a range [begin, end) of rows of b, in part `part`. Rows are numbered over axes 1 to 3. Does nothing
+/// if the kernels read b in place.
 void convert_columns(const Tensor& b, std::pair<int64_t, int64_t> rows, int part, const ProductShape& shape,
                      const ProductMemory& memory);
 
-/// Row number `row` of b in the form that the kernels read.
+/// Returns row number `row` of b in the form that the kernels read.
 const std::byte* column_at(const Tensor& b, int64_t row, const ProductShape& shape, const ProductMemory& memory);
 
 /// Multiplies this part's share of the rows, then rows that other parts have not begun (for_shared()). This balances
-/// the load because cores and their paths to memory are never equally fast. Matrix i of a is index i over axes 2 and 3.
+/// the load, because cores differ in speed and in memory bandwidth. Matrix i of a has index i over axes 2 and 3.
 void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape, const ProductMemory& memory);
 
-/// Whether a, b and the result meet the common requirements of both ops.
+/// Whether a, b and the result meet the requirements that both ops have.
 bool supports_product(const Tensor& node);
 
 }  // namespace shoal::cpu

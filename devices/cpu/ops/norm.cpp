@@ -1,4 +1,5 @@
-// rms_norm and layer_norm: the first passes over a row compute the sums in double; the last pass computes the result.
+// The ops rms_norm and layer_norm. The first passes over a row compute sums in double. The last pass computes the
+// result.
 #include <cmath>
 
 #include "devices/cpu/isa.h"
@@ -8,7 +9,7 @@
 namespace shoal::cpu {
 namespace {
 
-/// Mean over a row. sum(piece, n) returns the sum over a piece of n elements.
+/// Returns the mean over a row. sum(values, n) returns the sum over n consecutive elements of the row.
 template <class F>
 double mean_of(const Tensor& x, const std::byte* row, F&& sum) {
   float in[kChunk];
@@ -24,7 +25,7 @@ double mean_square(const Tensor& x, const std::byte* row, double shift) {
   return mean_of(x, row, [=](const float* v, int64_t n) { return kernels().rows.sum_squares(v, shift, n); });
 }
 
-/// to = (x - shift) * factor.
+/// Computes to[i] = (x[i] - shift) * factor for a row x.
 void write_row(const Tensor& x, const std::byte* row, float shift, float factor, float* to) {
   float in[kChunk];
   const int64_t chunk = is_direct(x) ? x.shape[0] : kChunk;

@@ -1,9 +1,10 @@
-// The kernels of a CPU device, one per op, each defined in the file of its op. devices/cpu/ops/table.cpp puts them into
-// a table; all other code uses kernel_for(). Files here are compiled for the baseline instruction set. Hot inner loops
-// come from kernels() (devices/cpu/kernels), which selects the best instruction set at run time.
+// The kernels of a CPU device. Each op has one kernel, defined in the file of the op. devices/cpu/ops/table.cpp puts
+// the kernels into a table. All other code uses kernel_for(). Files of this folder are compiled for the baseline
+// instruction set. Their hot inner loops are in devices/cpu/kernels. kernels() selects the best instruction set for
+// them at run time.
 //
-// Rule for all kernels: the computation of a result element does not depend on the number of threads or on the device's
-// share of rows or heads. So the results have the same bits for every split.
+// Rule for all kernels: the computation of a result element does not depend on the number of threads. It also does not
+// depend on the device's share of rows or heads. So the results have the same bits for every split.
 #pragma once
 
 #include "devices/cpu/op_kernel.h"

@@ -1,5 +1,5 @@
-// Positions for ops with a state (causal_conv, gated_delta). A negative position is padding; position 0 is the first
-// token of a sequence.
+// The positions of tokens, for ops with a state (causal_conv, gated_delta). A token with a negative position is
+// padding. A token with position 0 is the first of a sequence.
 #pragma once
 
 #include "graph/tensor.h"

@@ -1,5 +1,5 @@
-// repeat: rows of the result are tiled rows of the source. Along axis 0, the first tile is copied from the source, and
-// the other tiles are copied from the first tile.
+// The op repeat. The rows of the result repeat the rows of the source. Along axis 0, the first tile is copied from the
+// source, and the other tiles are copied from the first tile.
 #include <cstring>
 
 #include "devices/cpu/ops/ops.h"
@@ -8,7 +8,7 @@
 namespace shoal::cpu {
 namespace {
 
-/// The first `done` of `total` bytes are in place. Fills the rest by repeated doubling.
+/// Fills `total` bytes with copies of the first `done` bytes, by repeated doubling.
 void tile_bytes(std::byte* to, size_t done, size_t total) {
   while (done < total) {
     const size_t n = std::min(done, total - done);

@@ -1,6 +1,6 @@
-// rope: every part uses a table of frequencies. At a token's first head, the part computes the factors of the token's
-// position. It then rotates all heads of the token by these factors. Frequency scaling follows YaRN (Peng et al. 2023,
-// arXiv:2309.00071, section 3).
+// The op rope. Every part computes a table of frequencies. At the first head of a token, the part computes the factors
+// of the token's position. Then the part rotates all heads of the token by these factors. Frequency scaling follows
+// YaRN (Peng et al. 2023, arXiv:2309.00071, section 3).
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -12,13 +12,14 @@
 namespace shoal::cpu {
 namespace {
 
-/// Index of the pair that makes `turns` full rotations over the original context.
+/// Returns the (fractional) index of the pair that makes `turns` full rotations over the original context.
 double pair_of_turns(const RopeParams& p, double turns) {
   const double ratio = static_cast<double>(p.original_context) / (turns * 2 * std::numbers::pi);
   return static_cast<double>(p.dims) * std::log(ratio) / (2 * std::log(static_cast<double>(p.base)));
 }
 
-/// Weight of the unscaled angle for a pair: 1 for fast pairs and 0 for slow pairs, times ext_factor.
+/// Weight of the unscaled angle of a pair. It is ext_factor for pairs that rotate fast, and 0 for pairs that rotate
+/// slowly.
 class UnscaledShare {
  public:
   explicit UnscaledShare(const RopeParams& p) : factor_(p.ext_factor) {
@@ -49,10 +50,10 @@ int64_t padded_pairs(const RopeParams& p) {
   return (p.dims / 2 + kTurnStep - 1) / kTurnStep * kTurnStep;
 }
 
-/// A part's arrays in the workspace.
+/// The arrays of a part in the workspace.
 struct Table {
-  double* quarters;  ///< padded_pairs angles per position, in units of a quarter rotation
-  float* factors;    ///< factors of one position, see RowKernels::turn
+  double* quarters;  ///< [padded_pairs], angle of each pair per position, in units of a quarter rotation
+  float* factors;    ///< factors of one position; see RowKernels::turn
 
   static size_t bytes(const RopeParams& p) { return padded_pairs(p) * (sizeof(double) + 4 * sizeof(float)); }
   Table(const TeamContext& ctx, const RopeParams& p)
@@ -94,7 +95,7 @@ void run_halves(const Tensor& x, const std::byte* row, const float* factors, con
   }
 }
 
-/// Copies elements [first, end), unless x and the result share memory.
+/// Copies elements [first, end) to the result, unless x and the result share memory.
 void copy(const Tensor& x, const std::byte* row, int64_t first, int64_t end, float* to) {
   for (int64_t begin = first; begin < end; begin += kChunk) {
     const int64_t n = std::min(kChunk, end - begin);

@@ -1,5 +1,5 @@
-// set_rows: converts rows to the cache's dtype and writes them in place. A single part does all writes to one row of
-// the cache. So if ids are equal, the last row always wins.
+// The op set_rows. It converts rows to the dtype of the cache and writes them in place. All writes to one row of the
+// cache are in the same part. So if ids are equal, the last row always wins.
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 #include "graph/ops/select.h"

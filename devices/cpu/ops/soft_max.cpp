@@ -1,4 +1,5 @@
-// soft_max: writes the scaled and masked logits to the result's row. Then it exponentiates and divides them in place.
+// The op soft_max. It writes the scaled and masked logits to the result row. Then it replaces each logit by its
+// exponential and divides the exponentials by the sum. The sum includes the sink.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -17,7 +18,7 @@ const Tensor* source(const Tensor& node, size_t index) {
   return index < node.src.size() ? node.src[index] : nullptr;
 }
 
-/// Writes x * scale + mask to `to` and returns the largest result.
+/// Writes x * scale + mask to `to`. Returns the largest of these logits.
 float write_logits(const Tensor& x, const Tensor* mask, RowIndex row, float scale, float* to) {
   float top = kMinusInfinity;
   for (int64_t begin = 0; begin < x.shape[0]; begin += kChunk) {
@@ -30,7 +31,7 @@ float write_logits(const Tensor& x, const Tensor* mask, RowIndex row, float scal
   return top;
 }
 
-/// x[i] = exp(x[i] - top); returns the sum of the results.
+/// Replaces each x[i] by exp(x[i] - top). Returns the sum of the new values.
 double exponentiate(float* x, int64_t length, float top) {
   double sum = 0;
   for (int64_t begin = 0; begin < length; begin += kChunk) {
@@ -50,7 +51,7 @@ void run(const TeamContext& ctx, Tensor& node) {
     const float sink =
         sinks ? *reinterpret_cast<const float*>(sinks->data + row.i2 * sinks->strides[0]) : kMinusInfinity;
     top = std::max(top, sink);
-    // `top` is -infinity if every logit is masked or NaN. A NaN logit or sink must reach the result.
+    // `top` is -infinity if every logit is masked or NaN. The result must not be zeros if a logit or the sink is NaN.
     const auto is_nan = [](float logit) { return std::isnan(logit); };
     if (top == kMinusInfinity && !is_nan(sink) && std::none_of(to, to + length, is_nan)) {
       std::memset(to, 0, length * sizeof(float));

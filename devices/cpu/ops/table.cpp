@@ -1,5 +1,5 @@
-// The table of CPU kernels, generated from the list of ops. Leaves and views have no kernel because they have nothing
-// to run. Collectives have none because a communicator runs them.
+// The table of CPU kernels, generated from the list of ops. Leaves and views have no kernel, because nothing runs for
+// them. Collectives have no kernel, because a communicator runs them.
 #include "devices/cpu/ops/ops.h"
 
 namespace shoal::cpu {

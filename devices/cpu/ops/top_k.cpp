@@ -1,5 +1,5 @@
-// top_k: a heap of the k best elements so far, stored in the result's row. The first entry of the heap is the worst of
-// the k.
+// The op top_k. The result row contains a heap of the k best elements so far. The first entry of the heap is the worst
+// of these k elements.
 #include <algorithm>
 #include <numeric>
 
@@ -10,8 +10,8 @@
 namespace shoal::cpu {
 namespace {
 
-/// Larger values first, then lower indices; NaN is less than everything. This is a total order, so the result equals
-/// the result of a stable sort.
+/// Compares indices. Larger values come first. If values are equal, the lower index comes first. NaN is less than
+/// everything. The order is total, so the result equals the result of a stable sort.
 struct Before {
   const float* values;
   /// Whether index a comes before index b.
@@ -22,12 +22,12 @@ struct Before {
   static bool greater(float x, float y) { return x > y || (y != y && x == x); }
 };
 
-/// Scratch bytes that whole_row needs; 0 if rows are used in place.
+/// Bytes of scratch that whole_row() needs; 0 if rows are used in place.
 size_t whole_row_bytes(const Tensor& x) {
   return is_direct(x) ? 0 : (x.shape[0] * sizeof(float) + 63) / 64 * 64;
 }
 
-/// A whole row as f32. A converted row is stored in this part's scratch in the workspace.
+/// Returns a whole row as f32. If the row must be converted, it is stored in this part's scratch in the workspace.
 const float* whole_row(const TeamContext& ctx, const Tensor& x, const std::byte* row) {
   const size_t bytes = whole_row_bytes(x);
   auto* scratch = reinterpret_cast<float*>(bytes ? ctx.workspace + ctx.part * bytes : nullptr);
@@ -40,7 +40,8 @@ void select_row(const float* values, int64_t length, int32_t* best, int64_t k) {
   std::make_heap(best, best + k, before);
   for (int64_t begin = k; begin < length; begin += kChunk) {
     const int64_t end = std::min(begin + kChunk, length);
-    // A later element enters only if it is larger than the worst of the k, which may be NaN.
+    // A later element enters the heap only if it is larger than the worst of the k elements. The worst element may be
+    // NaN.
     float worst = values[best[0]];
     if (kernels().vector.max(values + begin, end - begin) <= worst) continue;
     for (int64_t i = begin; i < end; ++i) {

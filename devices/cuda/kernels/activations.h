@@ -24,7 +24,7 @@ __device__ inline float hard_sigmoid(float x) {
   return low > 1.0f ? 1.0f : low;
 }
 
-/// The activation of glu. `kind` is the same for all threads. Three of the kinds share one exponential.
+/// The activation of glu. `kind` is the same for all threads. Three of the kinds share one call of expf().
 __device__ inline float activate_gate(GluKind kind, float x) {
   if (kind == GluKind::kReglu) return relu(x);
   if (kind == GluKind::kGegluErf) return gelu_erf(x);

@@ -1,13 +1,14 @@
 // Arguments and common rules of the attention kernels: the KV rows that a query sees, the division of the work among
-// blocks, and the memory of partial results.
+// blocks, and the memory of partial results. All query heads that share a KV head are processed together, as rows. Row
+// `query * group + i` is head i of the `group` query heads that share the KV head. A block processes `tile_rows` rows
+// of one KV head and visits the KV rows in tiles of kKeys.
 //
-// All query heads that share a KV head are processed together, as rows: row = query * group + head in the group. A
-// block takes `tile_rows` rows of one KV head and walks KV rows in tiles of kKeys. The kernel computes the visible KV
-// tiles of these rows from the positions. It divides these tiles among `splits` blocks into contiguous ranges of equal
-// length. Example: 300 visible KV rows are 5 tiles; with 4 splits, the blocks get tiles 0-1, 2-3, 4 and none. So a
-// captured graph does only the work of the current step, however long the cache is. If several blocks have tiles, each
-// block stores a partial per row: the largest score, the sum of exp(score - largest), and the sum of the values with
-// these weights. The last block to finish merges the partials in the order of splits (attention_merge.h).
+// The kernel computes the visible KV tiles of these rows from the positions. So a captured graph reads only the visible
+// tiles of the current step, however long the cache is. The kernel divides these tiles among `splits` blocks into
+// contiguous ranges of equal length. Example: 300 visible KV rows are 5 tiles; with 4 splits, the blocks get tiles 0-1,
+// tiles 2-3, tile 4 and no tile. If several blocks have tiles, each block stores a partial per row: the largest score,
+// the sum of the weights exp(score - largest), and the sum of the weighted values. The last block to finish merges the
+// partials in the order of splits (attention_merge.h).
 #pragma once
 
 #include <limits>
@@ -45,9 +46,9 @@ struct Arguments {
   int64_t sink_stride = 0;
   float* result = nullptr;  ///< [e, h, t, z], or [e + 1, h, t, z] with the log-sum-exp (lse) of each row
   bool has_lse = false;
-  ColumnRecord record;  ///< record of the result; used only with one query and if e is a multiple of 32
-  /// With several splits: the values [e] of each (split, row), then (top, sum) of each (split, row). attention_slices
-  /// stores (top, sum) once for each part of e.
+  ColumnRecord record;  ///< record of the result; used only if there is one query and e is a multiple of 32
+  /// Partials, if there are several splits: first the values [e] of each (split, row), then the pair (top, sum) of each
+  /// (split, row). attention_slices stores this pair once for each part of the e columns.
   float* partials = nullptr;
   uint32_t* counters = nullptr;  ///< LaunchContext::counters
   float scale = 1, softcap = 0;
@@ -87,10 +88,10 @@ __device__ inline Share share_of(Range some, int splits, int split) {
   return {first + min(tiles, split * each), first + min(tiles, (split + 1) * each), (tiles + each - 1) / each};
 }
 
-/// The work of a block. Blocks of one KV head are consecutive. The highest rows are computed first, because they see
-/// the most KV rows.
+/// The work of a block. Blocks of one KV head are consecutive. The first blocks compute the highest rows, because these
+/// rows see the most KV rows.
 struct Place {
-  int first_row, rows;  ///< within the KV head
+  int first_row, rows;  ///< first row within the KV head; number of rows
   int kv_head, batch, split;
 };
 __device__ inline Place place_of(const Arguments& a) {
@@ -114,7 +115,7 @@ struct Sight {
   Range all;   ///< KV rows that every query sees
 };
 
-/// All lanes of a warp call it and get the same result.
+/// Returns the KV rows that the queries of a block see. All lanes of a warp call sight() and get the same result.
 __device__ inline Sight sight(const Arguments& a, const Place& place) {
   const int first_query = query_of(a, place.first_row), last_query = query_of(a, place.first_row + place.rows - 1);
   Sight sight{{a.s, 0}, {0, a.s}};
@@ -133,14 +134,14 @@ __device__ inline Sight sight(const Arguments& a, const Place& place) {
   return sight;
 }
 
-/// Address of a row's result.
+/// Returns the address of a row's result.
 __device__ inline float* result_of(const Arguments& a, int batch, int kv_head, int row) {
   const int64_t query = static_cast<int64_t>(batch) * a.t + query_of(a, row);
   return a.result + (query * a.kv_heads * a.group + head_of(a, kv_head, row)) * (a.e + a.has_lse);
 }
 
-/// Index of the group of blocks that share rows and columns (blockIdx.y, in attention_slices) and differ only in the
-/// split.
+/// Returns the index of the block's group. The blocks of a group compute different splits of the same rows and columns.
+/// In attention_slices, blockIdx.y selects the columns.
 __device__ inline int group_of(const Arguments& a) {
   const int groups = a.row_tiles * a.kv_heads * a.batches;
   return static_cast<int>(blockIdx.x) % groups + static_cast<int>(blockIdx.y) * groups;
@@ -149,7 +150,7 @@ __device__ inline int group_of(const Arguments& a) {
 /// The partial result of one split for one row.
 struct Partial {
   float* values;
-  float* stats;  ///< top (largest score) and sum; top is -infinity if no key was visible
+  float* stats;  ///< top (largest score) and sum of exp(score - top); top is -infinity if no key was visible
 };
 __device__ inline Partial partial_of(const Arguments& a, int split, int batch, int kv_head, int row) {
   const int64_t head_rows = static_cast<int64_t>(a.t) * a.group, rows = head_rows * a.kv_heads * a.batches;

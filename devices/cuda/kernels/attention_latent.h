@@ -1,13 +1,13 @@
 // Attention on tensor cores for keys whose first elements are also the values, as in latent attention. Keys have up to
-// 576 columns, and values up to 512. Each KV row is read once, as key and as value. The kernel is for decode, when
-// there are few query rows and reading KV rows dominates. Eight warps share 16 query rows and a tile of 64 keys. One
-// whole tile is in shared memory while the next tile is copied.
+// 576 columns, and values up to 512. Each KV row is read once, as key and as value. The kernel is for decode: there are
+// few query rows, and reading KV rows takes most of the time.
 //
-// To multiply queries and keys, each warp takes 32 keys and a quarter of the columns. The queries' elements in these
-// columns stay in registers. In the soft-max, each warp takes two rows. To add values, each warp takes 64 columns.
-// Products and weights are passed between these phases in shared memory. Precision is as in attention_tiles.h: K is
-// exact in 16 bits, queries and weights are sums of two 16-bit floats, and tensor cores add at most 128 products in
-// sequence.
+// Eight warps share 16 query rows and a tile of 64 keys. One whole tile is in shared memory while the next tile is
+// copied. To multiply queries and keys, each warp takes 32 keys and a quarter of the columns. The queries' elements in
+// these columns stay in registers. In the soft-max, each warp takes two rows. To add values, each warp takes 64
+// columns. Products and weights are passed between these phases in shared memory. Precision is as in attention_tiles.h:
+// K is exact in 16 bits, queries and weights are sums of two 16-bit floats, and tensor cores add at most 128 products
+// in sequence.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"
@@ -20,7 +20,8 @@ inline constexpr int kLatentRows = 16;                                      ///<
 inline constexpr int kLatentMostKeys = 576, kLatentMostValues = 512;        ///< largest numbers of columns of K and V
 inline constexpr int kLatentPitch = kLatentMostKeys + 8;  ///< elements per row; + 8 puts neighbouring rows in different
                                                           ///< banks
-inline constexpr int kLatentQuarters = 4, kLatentSteps = kLatentMostKeys / 16 / kLatentQuarters;  ///< step: 16 columns
+/// Number of quarters of the columns, and number of steps (16 columns each) per quarter.
+inline constexpr int kLatentQuarters = 4, kLatentSteps = kLatentMostKeys / 16 / kLatentQuarters;
 
 /// Byte offsets in a block's shared memory. Products overwrite the queries, which were loaded into registers before.
 struct LatentLayout {
@@ -32,7 +33,8 @@ struct LatentLayout {
   static constexpr int kWeightsAt = kProductsAt + kProductBytes;
   static constexpr int kFactsAt = kQueriesAt + 2 * kQueryBytes;
   static constexpr int kMarksAt = kFactsAt + kLatentRows * static_cast<int>(sizeof(RowFacts));
-  static constexpr int kRowsAt = kMarksAt + kKeys * 4;  ///< [3][row]: factor of earlier values, final top, final sum
+  static constexpr int kRowsAt = kMarksAt + kKeys * 4;  ///< [3][row]: factor for sums from earlier tiles, final top,
+                                                        ///< final sum
   static constexpr int kBytes = kRowsAt + 3 * kLatentRows * 4;
   static_assert(kWeightsAt + 2 * kWeightBytes <= kFactsAt && kLatentWarps * kMaxSplits * 4 <= kTileBytes);
 };
@@ -46,12 +48,12 @@ struct LatentBlock {
 
   const Arguments& a;
   std::byte* shared;
-  const std::byte* keys;  ///< of this KV head
+  const std::byte* keys;  ///< K of this KV head
   Range seen;
   int warp, lane;
   uint32_t q_high[kLatentSteps][4], q_low[kLatentSteps][4];
-  float top = kMinusInfinity, sum = 0;  ///< largest score and sum of the lane's row in the soft-max; `sum` covers only
-                                        ///< the lane's keys
+  float top = kMinusInfinity, sum = 0;  ///< for the lane's row in the soft-max: `top` is the largest score; `sum` is
+                                        ///< the sum of the weights of the lane's keys
   float values[kColumns / 8][4] = {};
 
   __device__ LatentBlock(const Arguments& a, std::byte* shared, const Place& place, Range seen)
@@ -212,14 +214,15 @@ struct LatentBlock {
     }
   }
 
-  /// After the last tile: passes the rows' tops and sums to all warps and undoes the lift.
+  /// Called after the last tile. Passes the rows' largest scores and sums to all warps, and undoes the scaling of the
+  /// sums.
   __device__ void finish() {
     for (int lanes = 8; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
     if (lane % 16 == 0) rows(1)[soft_max_row()] = top, rows(2)[soft_max_row()] = sum * kLower;
     __syncthreads();
   }
 
-  /// Writes the result if only this block computes these rows, else the partials of its split.
+  /// Writes the result if only this block computes these rows, else the partials of the block's split.
   __device__ void write(const Place& place, bool alone) {
     const int first = warp * kColumns;
 #pragma unroll 1
@@ -235,7 +238,7 @@ struct LatentBlock {
 template <bool kF16>
 __global__ void __launch_bounds__(kLatentThreads, 1) attention_latent(const Arguments a) {
   SHOAL_DYNAMIC_SHARED(std::byte, shared);
-  __shared__ int used;  // number of splits; in shared memory because it is needed only at the end
+  __shared__ int used;  // number of splits; needed only at the end, so it is in shared memory instead of a register
   const Place place = place_of(a);
   let_next_start();
   wait_for_previous();

@@ -1,6 +1,7 @@
-// The end of attention whose KV rows are divided among several blocks (splits). The last block to finish merges the
-// partials of all blocks with the same rows, so no second launch is needed. The result does not depend on which block
-// is last, because that block reads all partials from memory and adds them in the order of splits.
+// Merges the partial results of attention if the KV rows are divided among several blocks (splits). The last block to
+// finish merges the partials of all blocks with the same rows, so no second launch is needed. This block reads all
+// partials from memory and adds them in the order of splits. So the result does not depend on the order in which blocks
+// finish.
 #pragma once
 
 #include "devices/cuda/kernels/attention_arguments.h"
@@ -10,21 +11,22 @@ namespace shoal::cuda::attention {
 
 inline constexpr int kWarps = kThreads / 32;
 
-/// Stores an element of the result, and its part of the record if there is a record. With a record, all lanes of a warp
-/// call this function together, for 32 neighbouring elements.
+/// Stores an element of the result. If there is a record, also stores the element in the record. In this case, all
+/// lanes of a warp call store_result() together, for 32 neighbouring elements.
 __device__ inline void store_result(const Arguments& a, float* to, float value) {
   *to = value;
   const auto at = static_cast<unsigned>(to - a.result);
   if (a.record.two || a.record.four) record_part(a.record, at, at + 1, {value});
 }
 
-/// Destination of a row's weighted values: the result if only this block computes the row (`alone`), else its partial.
+/// Destination of a row's weighted values: the result if only this block computes the row (`alone`), else the row's
+/// partial.
 struct RowEnd {
   float* to;
   float factor;
   bool alone;
 
-  /// All lanes of a warp call it, for 32 neighbouring columns.
+  /// All lanes of a warp call store(), for 32 neighbouring columns.
   __device__ void store(const Arguments& a, int column, float value) const {
     if (alone) {
       store_result(a, to + column, value * factor);
@@ -33,8 +35,8 @@ struct RowEnd {
     }
   }
 };
-/// Returns a row's destination. If `alone`, also stores the row's lse. Otherwise, the thread with `by_this_thread` also
-/// stores the top and sum of the row's partial.
+/// Returns a row's destination. If `alone`, also stores the row's lse. Otherwise, if `by_this_thread`, also stores the
+/// top and sum of the row's partial.
 __device__ inline RowEnd end_of(const Arguments& a, const Place& place, bool alone, int row, float top, float sum,
                                 bool by_this_thread) {
   if (alone) {
@@ -47,13 +49,14 @@ __device__ inline RowEnd end_of(const Arguments& a, const Place& place, bool alo
   return {partial.values, 1, false};
 }
 
-/// All threads of a block call it after the block has written its partials. Returns true in the last of `used` blocks.
-/// That block then sees the partials of all blocks. The group's counter is 0 before the first call and after the last.
+/// All threads of a block call is_last_of() after the block has written its partials. The function returns true in the
+/// last of `used` blocks. After the call, the last block sees the partials of all blocks. The group's counter is 0
+/// before the first call and after the last call.
 __device__ inline bool is_last_of(const Arguments& a, int used) {
   __shared__ bool is_last;
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence();  // for the whole block: its stores become visible before the counter is incremented
+    __threadfence();  // makes the stores of the whole block visible before the counter is incremented
     const auto others = static_cast<uint32_t>(used - 1);
     is_last = atomicInc(a.counters + group_of(a), others) == others;
     __threadfence();
@@ -62,8 +65,8 @@ __device__ inline bool is_last_of(const Arguments& a, int used) {
   return is_last;
 }
 
-/// Sets keep[split] to the factor by which the partial of each split is multiplied. Returns the factor that normalises
-/// the sum of the partials. All lanes of a warp call this function.
+/// Sets keep[split] to the factor of each split's partial. Returns the factor that normalises the sum of the partials.
+/// All lanes of a warp call this function.
 __device__ inline float weigh_splits(const Arguments& a, const Place& place, int row, int used, float* keep) {
   constexpr int kEach = kMaxSplits / 32;  // number of splits per lane
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -90,12 +93,13 @@ __device__ inline float weigh_splits(const Arguments& a, const Place& place, int
   return final_factor(a, head_of(a, place.kv_head, row), top, sum);
 }
 
-/// Adds up a row's partials in the columns first + {0, 32, 64, 96} below `end`, and stores the result.
+/// For those columns first + {0, 32, 64, 96} that are less than `end`: adds up a row's partials and stores the result.
 __device__ inline void add_splits(const Arguments& a, const Place& place, int row, int used, const float* keep,
                                   float factor, int first, int end) {
   constexpr int kColumns = 4;
   const float* from = partial_of(a, 0, place.batch, place.kv_head, row).values + first;
-  const int64_t apart = static_cast<int64_t>(a.t) * a.group * a.kv_heads * a.batches * a.e;  // stride of the splits
+  // number of floats per split
+  const int64_t apart = static_cast<int64_t>(a.t) * a.group * a.kv_heads * a.batches * a.e;
   float* to = result_of(a, place.batch, place.kv_head, row) + first;
   float sums[kColumns] = {};
 #pragma unroll 4
@@ -113,8 +117,8 @@ __device__ inline void add_splits(const Arguments& a, const Place& place, int ro
   }
 }
 
-/// All threads of a block call it after the block has written its results. `used` is the number of blocks with the same
-/// rows and columns. `keep` points to kBlockWarps * kMaxSplits floats of unused shared memory.
+/// All threads of a block call merge_splits() after the block has written its results. `used` is the number of blocks
+/// with the same rows and columns. `keep` points to kBlockWarps * kMaxSplits floats of unused shared memory.
 template <int kBlockWarps = kWarps>
 __device__ inline void merge_splits(const Arguments& a, const Place& place, Range columns, int used, float* keep) {
   if (used == 1 || !is_last_of(a, used)) return;

@@ -1,5 +1,5 @@
 // Shared code of the attention kernels on tensor cores. Numbers are represented as sums of two 16-bit floats. The code
-// loads a block's queries in this form and masks the keys that the block's rows do not see.
+// loads a block's queries as such sums and masks the keys that the block's rows do not see.
 #pragma once
 
 #include <bit>
@@ -24,7 +24,7 @@ __device__ inline uint32_t pack_bf16(float low, float high) {
   return bits;
 }
 
-/// A pair of numbers. Each number is the sum of a 16-bit float in `high` and its rounding error in `low`.
+/// A pair of numbers. Each number is the sum of a 16-bit float in `high` and a 16-bit rounding error in `low`.
 struct Split {
   uint32_t high, low;
 };
@@ -49,7 +49,8 @@ __device__ inline void multiply(float (&sums)[4], const uint32_t (&a)[4], const 
     mma_bf16(sums, a, b);
   }
 }
-/// Multiplies both parts of `a` by two tiles of 8 columns and adds the results to `left` and `right`.
+/// Multiplies `high` and `low` by two tiles of `b` with 8 columns each. Adds the products of the first tile to `left`,
+/// and the products of the second tile to `right`.
 template <bool kF16>
 __device__ inline void multiply_split(float (&left)[4], float (&right)[4], const uint32_t (&high)[4],
                                       const uint32_t (&low)[4], const uint32_t (&b)[4]) {
@@ -60,7 +61,7 @@ __device__ inline void multiply_split(float (&left)[4], float (&right)[4], const
 }
 
 /// A power of two (`up`) and its inverse (`down`). `up` scales `largest` to the middle of f16's range, [128, 256). Both
-/// are 1 if `largest` is infinite or NaN.
+/// numbers are 1 if `largest` is infinite or NaN.
 struct Power {
   float up, down;
 };
@@ -81,7 +82,7 @@ struct __align__(16) RowFacts {
 template <bool kF16, int kBlockWarps, int kColumns>
 __device__ inline void load_queries(const Arguments& a, const Place& place, int rows, int pitch, float scale,
                                     uint16_t* high, uint16_t* low, RowFacts* facts) {
-  constexpr int kPairs = (kColumns + 63) / 64;  // number of pairs per lane
+  constexpr int kPairs = (kColumns + 63) / 64;  // number of pairs of columns per lane
   const int lane = static_cast<int>(threadIdx.x % 32), columns = (a.d + 15) / 16 * 16;
 #pragma unroll 1
   for (int row = static_cast<int>(threadIdx.x / 32); row < rows; row += kBlockWarps) {
@@ -115,8 +116,8 @@ __device__ inline void load_queries(const Arguments& a, const Place& place, int 
   }
 }
 
-/// Calls f(n, values[n]) for all n in a loop that is not unrolled. This avoids copies of f's code, at the cost of one
-/// move per value.
+/// Calls f(n, values[n]) for all n in a loop that is not unrolled. This loop avoids copies of f's code, at the cost of
+/// one move per value.
 template <int kCount, int kEach, class F>
 __device__ inline void in_turns(float (&values)[kCount][kEach], const F& f) {
 #pragma unroll 1
@@ -171,8 +172,8 @@ __device__ inline void next_row(float (&values)[kTiles][4]) {
 /// Stores values[n][0] and [1] of the lane's first row in columns 8 n + 2 (lane % 4) + {0, 1}.
 template <int kTiles>
 __device__ inline void store_row(float* to, int lane, float factor, int columns, const float (&values)[kTiles][4]) {
-  const bool is_aligned = reinterpret_cast<uintptr_t>(to) % sizeof(float2) == 0;  // false for some rows if the result
-                                                                                  // includes an lse
+  const bool is_aligned = reinterpret_cast<uintptr_t>(to) % sizeof(float2) == 0;  // some rows are unaligned if the
+                                                                                  // result includes an lse
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     if (n * 8 >= columns) break;

@@ -1,6 +1,6 @@
 // Attention with plain f32 arithmetic, for cases without a tensor-core kernel: K or V in f32, heads of any size, rows
 // at any address, and any stride of elements. A block takes up to kRows rows of a KV head and reads K and V once for
-// all of them.
+// all these rows.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"

@@ -1,13 +1,14 @@
 // Copies slices of KV rows into shared memory for attention_slices.h. A slice of K is 64 rows by 64 columns; a slice of
-// V is 16 rows by up to 288 columns. The copies are asynchronous and unconverted. The lanes that have copied a row
-// later convert it to 16-bit floats, in place. So no barrier is needed between copy and conversion. Conversions:
+// V is 16 rows by up to 288 columns. The copies are asynchronous and do not convert elements. After the copies have
+// arrived, the lanes that have copied a row convert this row in place to 16-bit floats. So no barrier is needed between
+// copy and conversion. Conversions:
 //
 //   f16, bf16      no conversion
-//   q8_0           K: the integers in f16, exactly; V: the values as high + low in bf16
+//   q8_0           K: the integers in f16 (exact); V: the values as sums of two bf16 numbers (high and low part)
 //
 // A row consists of its high parts, its low parts if there are any, and 16 more bytes. These bytes put the rows of a
-// fragment in different banks. For K in q8_0, they also contain the scales of the row's two blocks. KV rows outside
-// `seen` are not read and become zeros. Padding of the columns to a multiple of 16 also becomes zeros.
+// fragment in different banks. For K in q8_0, these 16 bytes also contain the scales of the row's two blocks. KV rows
+// outside `seen` are not read and become zeros. Padding of the columns to a multiple of 16 also becomes zeros.
 #pragma once
 
 #include "devices/cuda/kernels/attention_parts.h"
@@ -19,7 +20,8 @@ inline constexpr int kSliceColumns = 64;     ///< number of columns in a slice o
 inline constexpr int kSliceKeys = 16;        ///< number of rows in a slice of V
 inline constexpr int kSliceMostKeys = 576;   ///< largest number of columns of K and of V
 inline constexpr int kSliceMostWidth = 288;  ///< largest number of columns of V per block
-inline constexpr int kSlots = 3;             ///< number of slots in shared memory: one in use, two being copied
+inline constexpr int kSlots = 3;             ///< number of slots in shared memory: one slot is in use while copies fill
+                                             ///< the other two slots
 
 __host__ __device__ inline int up_to_16(int columns) {
   return (columns + 15) / 16 * 16;
@@ -28,7 +30,8 @@ __host__ __device__ inline int up_to_16(int columns) {
 __host__ __device__ inline int slice_parts(int e) {
   return (e + kSliceMostWidth - 1) / kSliceMostWidth;
 }
-/// Number of columns per part. The last part may have fewer. A multiple of 32, because a q8_0 block has 32 columns.
+/// Number of columns per part. The last part may have fewer columns. The number is a multiple of 32, because a q8_0
+/// block has 32 columns.
 __host__ __device__ inline int slice_width(int e) {
   const int parts = slice_parts(e);
   return ((e + parts - 1) / parts + 31) / 32 * 32;
@@ -39,7 +42,7 @@ template <int kLanes>
 struct Slices {
   static constexpr bool kKeysSide = kLanes == 8;
   static constexpr int kRowsOfWarp = 32 / kLanes, kRowsOfPass = kSliceWarps * kRowsOfWarp;
-  static constexpr int kChunks = kKeysSide ? 2 : 3;  ///< largest number of chunks (four columns) per lane
+  static constexpr int kChunks = kKeysSide ? 2 : 3;  ///< largest number of chunks (of four columns) per lane
   static constexpr int kBlockBytes = 34;             ///< bytes of a q8_0 block: an f16 scale and 32 integers
 
   const std::byte* data;
@@ -63,7 +66,7 @@ struct Slices {
   }
   __device__ static int offset(const std::byte* at) { return static_cast<int>(reinterpret_cast<uintptr_t>(at) % 16); }
 
-  /// Starts to copy columns [first, first + width) of the rows that begin at `first_key`.
+  /// Starts to copy columns [first, first + width) of the slice's rows. `first_key` is the first row of the slice.
   __device__ void fetch(std::byte* slot, int first_key, int first, Range seen) const {
     const int count = columns_from(first);
 #pragma unroll

@@ -1,14 +1,16 @@
 // Attention on tensor cores for cases that attention_tiles.h does not handle: other pairs of dtypes, and heads of up to
-// 576 columns. Eight warps take 64 rows, 16 rows per pair of warps. All K and V pass through three slots of shared
-// memory, slice by slice (attention_slice_stage.h). For each tile of 64 keys, the slices of K come first, with 64
-// columns each. Each warp of a pair multiplies 32 of the keys. Then the two warps exchange their largest scores and
-// store their weights in shared memory. Then the slices of V come, with 16 rows each. Each warp of a pair takes half of
-// the columns. A block takes at most 288 columns of V, so that a warp's values, 16 rows by 144 columns, stay in
-// registers. If V has more columns, blocks with other columns of V (blockIdx.y) compute the same scores again.
+// 576 columns. Eight warps take 64 rows, 16 rows per pair of warps. K and V pass through three slots of shared memory,
+// slice by slice (attention_slice_stage.h).
+//
+// For each tile of 64 keys, the slices of K come first, with 64 columns each. Each warp of a pair multiplies the
+// queries by 32 of the keys. Then the two warps exchange their largest scores and store their weights in shared memory.
+// Then the slices of V come, with 16 rows each. Each warp of a pair takes half of the columns. A block takes at most
+// 288 columns of V, so that a warp's values, 16 rows by 144 columns, stay in registers. If V has more columns, blocks
+// with other columns of V (blockIdx.y) compute the same scores again.
 //
 // Queries, weights and q8_0 values are sums of two 16-bit floats. The product of two low parts is omitted
-// (docs/cuda_kernels.md). Tensor cores add up 32 columns of K or 16 rows of V. Each such sum is then added to the
-// scores or values by an fmaf, which also undoes the scaling by powers of two.
+// (docs/cuda_kernels.md). Tensor cores add up the products over 32 columns of K or 16 rows of V. An fmaf then adds each
+// such sum to the scores or values. For scores, the fmaf also undoes the scaling of the queries by powers of two.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"
@@ -63,8 +65,9 @@ struct SliceWarp {
   /// Number of columns of a V slice that the first warp of a pair takes.
   __device__ static int share(int width) { return up_to_16(width / 2); }
 
-  /// Byte offset of the matrix row that this lane passes to load_matrix_x4. rows_first() orders the four 8 x 8 matrices
-  /// along rows first, columns_first() along columns first.
+  /// rows_first() and columns_first() return the byte offset of the matrix row that this lane passes to load_matrix_x4.
+  /// In rows_first(), the second of the four 8 x 8 matrices is below the first matrix. In columns_first(), the second
+  /// matrix is to the right of the first matrix.
   __device__ int rows_first(int pitch) const { return lane % 16 * pitch + lane / 16 * 16; }
   __device__ int columns_first(int pitch) const { return (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 16; }
 
@@ -118,7 +121,7 @@ struct SliceWarp {
     soft_cap(a, scores);
   }
 
-  /// Writes the largest scores of the warp's rows to tops[half][row], so that the other warp of the pair sees them.
+  /// Writes the largest scores of the warp's rows to tops[half][row], so that the other warp of the pair can read them.
   __device__ void show_largest(const float (&scores)[kKeyTiles][4], float* tops) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -133,8 +136,8 @@ struct SliceWarp {
     }
   }
 
-  /// Converts scores to weights and stores their high and low parts in shared memory as [row][key]. keep[row] becomes
-  /// the factor of the row's earlier values.
+  /// Converts scores to weights and stores the weights' high and low parts in shared memory as [row][key]. keep[row]
+  /// becomes the factor for the row's sums from earlier tiles.
   __device__ void soft_max(const float (&scores)[kKeyTiles][4], const float* tops, uint16_t* high, uint16_t* low,
                            float (&keep)[2]) {
 #pragma unroll
@@ -195,8 +198,8 @@ struct SliceWarp {
     }
   }
 
-  /// After the last tile: adds up the sums of the row's lanes and of both warps, through `sums` [half][row] in shared
-  /// memory. Also undoes the lift. All threads of the block call it.
+  /// Called by all threads of the block after the last tile. Adds up each row's sums over its lanes and both warps. The
+  /// warps exchange their sums in `sums` [half][row] in shared memory. Also undoes the scaling of the weights.
   __device__ void finish(float* sums) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -213,7 +216,7 @@ struct SliceWarp {
   }
 
   /// Writes columns [columns.begin, columns.end). The destination is the result if only this block computes these rows,
-  /// else the partials of its split.
+  /// else the partials of the block's split.
   __device__ void write(const Arguments& a, const Place& place, Range columns, int width, bool alone) {
     const int first = columns.begin + half * share(width);
     const int end = half == 0 ? min(columns.end, first + share(width)) : columns.end;
@@ -252,8 +255,8 @@ struct SliceStream {
     }
     copy_async_commit();
   }
-  /// Waits for the next slice, calls `prepare` to convert it, and returns it. All threads of the block call it. No
-  /// thread may still use the previous slice.
+  /// Waits for the next slice, calls `prepare` to convert the slice, and returns the slice. All threads of the block
+  /// call next(). Before the call, a thread must have finished its use of the previous slice.
   template <class Prepare>
   __device__ const std::byte* next(const Prepare& prepare) {
     std::byte* slot = slots + from * slot_bytes;
@@ -266,12 +269,12 @@ struct SliceStream {
   }
 };
 
-/// Grid: x as for the other attention kernels, y = number of parts of V's columns.
+/// gridDim.x is the same as for the other attention kernels. gridDim.y is the number of parts of V's columns.
 template <bool kF16Keys, bool kF16Values>
 __global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Arguments a) {
   using BlockWarp = SliceWarp<kF16Keys, kF16Values>;
   SHOAL_DYNAMIC_SHARED(std::byte, shared);
-  __shared__ int used;  // number of splits; in shared memory because it is needed only at the end
+  __shared__ int used;  // number of splits; needed only at the end, so it is in shared memory instead of a register
   const SliceLayout layout(a.k.dtype, a.v.dtype, a.d, slice_width(a.e));
   auto* high = reinterpret_cast<uint16_t*>(shared);
   auto* low = high + kSliceRows * layout.query_pitch;
@@ -308,7 +311,7 @@ __global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Argum
   if (threadIdx.x < kKeys) marks[threadIdx.x] = -1;
 
   BlockWarp warp;
-  const bool busy = warp.first_row < place.rows;  // a warp without rows only helps to copy
+  const bool busy = warp.first_row < place.rows;  // a warp that has no rows only helps to copy slices
   const bool gaps = a.mask != nullptr || a.window > 0;
   const RowFacts* rows = facts + warp.first_row + warp.lane / 4;
 #pragma unroll 1
@@ -332,8 +335,8 @@ __global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Argum
     }
     __syncthreads();
     if (busy) warp.soft_max(scores, tops, w_high, w_low, keep);
-    const int* clear = gaps && !whole ? marks : nullptr;  // zeroes values that no row sees, because 0 * NaN would make
-                                                          // the sums NaN
+    const int* clear = gaps && !whole ? marks : nullptr;  // if set, prepare() zeroes values that no row sees, because 0
+                                                          // * NaN would make the sums NaN
 #pragma unroll 1
     for (int key = 0; key < kKeys; key += kSliceKeys) {
       const std::byte* slice = stream.next([&](std::byte* slot) {

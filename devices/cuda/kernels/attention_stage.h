@@ -1,8 +1,8 @@
 // Copies tiles of kKeys KV rows into shared memory in the form that tensor cores read: rows of 16-bit floats. Each row
 // is followed by 16 bytes of padding, so that the rows of a fragment are in different banks. f16 and bf16 rows are
 // copied asynchronously into one of two buffers while the other buffer is in use. q8_0 rows consist of 34-byte blocks
-// that begin at any byte. The 16-byte granules that cover such a row are copied unconverted. After they have arrived,
-// the integers are unpacked, exactly, as f16 (keys) or bf16 (values). The scales go to a separate array.
+// that begin at any byte. The 16-byte granules that cover such a row are copied without conversion. After the granules
+// have arrived, the integers are converted exactly to f16 (keys) or bf16 (values). The scales go to a separate array.
 //
 // KV rows outside `seen` are not read and become zeros. Padding of the columns to a multiple of 16 also becomes zeros.
 #pragma once
@@ -57,9 +57,9 @@ struct Stage {
       copy_async_16(to + i * kPitch<kD> * 2, valid ? from : rows.data, valid);
     }
   }
-  /// Called after the tile has arrived and before it is used, between two __syncthreads().
+  /// Called after the tile has arrived and before the tile is used, between two __syncthreads().
   __device__ void unpack(int, Range) const {}
-  /// Zeroes row `row` of a tile, which no query sees and which may contain NaN.
+  /// Zeroes row `row` of a tile. No query sees this row, and the row may contain NaN.
   __device__ void clear(int index, int row) const {
     std::byte* at = shared + (index % 2) * kBufferBytes + row * kPitch<kD> * 2;
     for (int chunk = 0; chunk < kChunks; ++chunk) store_as<uint4>(at + chunk * 16, uint4{0, 0, 0, 0});

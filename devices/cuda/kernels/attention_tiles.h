@@ -1,13 +1,14 @@
 // Attention on tensor cores, for prompts and for decoding, with K and V in f16, bf16 or q8_0.
 //
 // A block has four warps. With kRowWarps = 4, a block takes 64 rows, 16 per warp. With kRowWarps = 1, all warps share
-// 16 rows. Each warp then takes a quarter of every KV tile, and the warps' results are joined at the end. A warp
-// multiplies its queries by a tile's keys and updates its running soft-max (Milakov and Gimelshein 2018,
-// arXiv:1805.02867). The resulting weights are already in the registers from which the second product, weights by
-// values, reads them.
+// 16 rows. In this case, each warp takes a quarter of every KV tile, and the warps' results are joined at the end. A
+// warp multiplies its queries by a tile's keys and updates its running soft-max (Milakov and Gimelshein 2018,
+// arXiv:1805.02867). The soft-max leaves the weights in registers. The second product, weights by values, reads the
+// weights from the same registers.
 //
 // K and V are exact as 16-bit floats (q8_0 as integers whose scales are applied in f32). Queries and weights are sums
-// of two 16-bit floats. docs/cuda_kernels.md explains this form, and why tensor cores add up only one KV tile.
+// of two 16-bit floats. docs/cuda_kernels.md gives the reasons for these sums, and the reason why tensor cores sum over
+// only one KV tile.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"
@@ -37,10 +38,12 @@ struct Warp {
   static constexpr int kWarpKeys = kKeys * kRowWarps / 4;  ///< number of a tile's keys that a warp handles
   static constexpr int kKeyTiles = kWarpKeys / 8;
   static constexpr bool kF16Keys = kK != KvType::kBF16, kF16Values = kV == KvType::kF16;
-  /// kLift = ln(1024) scales f16 weights up by 1024, because f16 cannot represent small weights. kLower undoes it.
+  /// kLift = ln(1024) scales f16 weights up by 1024, because f16 cannot represent small weights. kLower undoes this
+  /// scaling.
   static constexpr float kLift = kF16Values ? 6.931471805599453f : 0, kLower = kF16Values ? 1.0f / 1024 : 1;
-  static constexpr int kSplits = kV == KvType::kQ8_0 ? 1 : kKeyTiles / 2;  ///< number of groups of 16 weights that are
-                                                                           ///< split at a time
+  static constexpr int kSplits = kV == KvType::kQ8_0 ? 1 : kKeyTiles / 2;  ///< number of groups (16 weights each) that
+                                                                           ///< are in registers as high and low parts
+                                                                           ///< at the same time
 
   int lane, first_row, first_key;  ///< first row of the warp in the block, first key of the warp in the tile
   float top[2] = {kMinusInfinity, kMinusInfinity}, sum[2] = {0, 0};
@@ -52,8 +55,9 @@ struct Warp {
     first_key = kRowWarps == 1 ? warp * kWarpKeys : 0;
   }
 
-  /// Address of the matrix row that this lane passes to load_matrix_x4. rows_first() orders the four 8 x 8 matrices
-  /// along rows first (queries and values), columns_first() along columns first (keys).
+  /// rows_first() and columns_first() return the address of the matrix row that this lane passes to load_matrix_x4. In
+  /// rows_first() (queries and values), the second of the four 8 x 8 matrices is below the first matrix. In
+  /// columns_first() (keys), the second matrix is to the right of the first matrix.
   __device__ const uint16_t* rows_first(const uint16_t* tile, int row) const {
     return tile + (row + lane % 16) * kPitch<kD> + lane / 16 * 8;
   }
@@ -108,7 +112,8 @@ struct Warp {
     soft_cap(a, scores);
   }
 
-  /// Converts scores to weights, scaled by exp(kLift). keep[row] becomes the factor of the row's earlier values.
+  /// Converts scores to weights, scaled by exp(kLift). keep[row] becomes the factor for the row's sums from earlier
+  /// tiles.
   __device__ void soft_max(float (&scores)[kKeyTiles][4], float (&keep)[2]) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -135,8 +140,8 @@ struct Warp {
     }
   }
 
-  /// Splits the weights of 16 keys into high and low parts, in the layout of an mma's left operand. Multiplies the
-  /// weights of the lane's keys, 2 (lane % 4) + {0, 1, 8, 9}, by `times`.
+  /// Multiplies the weights of 16 keys by `times` and splits the products into high and low parts, in the layout of an
+  /// mma's left operand. `times` contains the factors of the lane's keys. These keys are 2 (lane % 4) + {0, 1, 8, 9}.
   __device__ static void split_weights(const float (&left)[4], const float (&right)[4], const float (&times)[4],
                                        uint32_t (&high)[4], uint32_t (&low)[4]) {
 #pragma unroll
@@ -194,7 +199,7 @@ struct Warp {
     }
   }
 
-  /// After the last tile: adds up the sums of the row's lanes and undoes the lift.
+  /// Called after the last tile. Adds up each row's sums over its lanes, and undoes the scaling of the weights.
   __device__ void finish() {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -214,8 +219,8 @@ struct Warp {
   }
 };
 
-/// Writes rows that belong to one warp each. The destination is the result if only this block computes these rows, else
-/// the partials of its split.
+/// Writes the rows if each row belongs to one warp. The destination is the result if only this block computes these
+/// rows, else the partials of the block's split.
 template <class Warp>
 __device__ inline void write_rows(const Arguments& a, const Place& place, bool alone, Warp& warp) {
 #pragma unroll 1
@@ -227,7 +232,7 @@ __device__ inline void write_rows(const Arguments& a, const Place& place, bool a
   }
 }
 
-/// If every warp has a part of every row, adds up these parts in the order of warps and writes the rows.
+/// Writes the rows if every warp has a partial result of every row. Adds up these results in the order of warps.
 template <int kD, class Warp>
 __device__ inline void join_rows(const Arguments& a, const Place& place, bool alone, Warp& warp, std::byte* shared) {
   auto* parts = reinterpret_cast<float*>(shared);  // [warp][row][kD]
@@ -272,8 +277,8 @@ __device__ inline void clear_unseen(const Values& values, int tile, int* seen) {
   __syncthreads();
 }
 
-/// Number of blocks per multiprocessor for which the registers must suffice. If K and V are q8_0, registers would spill
-/// with three blocks.
+/// Minimum number of resident blocks per multiprocessor. This number limits the registers per thread
+/// (__launch_bounds__). If K and V are q8_0, registers would spill with three blocks.
 template <KvType kK, KvType kV, int kD, int kRowWarps>
 inline constexpr int kBlocks = kD > 128                                                                    ? 1
                                : kD > 64 || (kRowWarps == 4 && kK == KvType::kQ8_0 && kV == KvType::kQ8_0) ? 2
@@ -284,7 +289,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
   using Block = Layout<kK, kV, kD, kRowWarps>;
   using BlockWarp = Warp<kK, kV, kD, kRowWarps>;
   SHOAL_DYNAMIC_SHARED(std::byte, shared);
-  __shared__ int used;  // number of splits; in shared memory because it is needed only at the end
+  __shared__ int used;  // number of splits; needed only at the end, so it is in shared memory instead of a register
   auto* high = reinterpret_cast<uint16_t*>(shared);
   auto* low = reinterpret_cast<uint16_t*>(shared + Block::kQueryBytes);
   auto* facts = reinterpret_cast<RowFacts*>(shared + Block::kFactsAt);
@@ -313,7 +318,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
   __syncthreads();
 
   BlockWarp warp;
-  const bool busy = warp.first_row < place.rows;  // a warp without rows only helps to copy
+  const bool busy = warp.first_row < place.rows;  // a warp that has no rows only helps to copy tiles
   const bool gaps = a.mask != nullptr || a.window > 0;
   for (int tile = share.first; tile < share.last; ++tile) {
     copy_async_wait<0>();

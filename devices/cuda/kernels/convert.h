@@ -12,7 +12,7 @@
 
 namespace shoal::cuda {
 
-/// A float whose products and sums the compiler never fuses to an fma.
+/// A float whose products and sums the compiler never fuses into an fma.
 struct Rounded {
   float value;
   __device__ Rounded(float x) : value(x) {}  // NOLINT: implicit, because formulas mix Rounded and float
@@ -109,7 +109,8 @@ __device__ inline int64_t integer_at(DType dtype, const std::byte* address) {
   return dtype == DType::kI64 ? load_as<int64_t>(address) : load_as<int32_t>(address);
 }
 
-/// A pack of elements (16 or 8 bytes) that one instruction loads or stores. Addresses must be aligned to its size.
+/// A pack of elements (16 or 8 bytes) that one instruction loads or stores. Addresses must be aligned to the size of
+/// the pack.
 template <class T, int kBytes = 16>
 struct Pack {
   using Bits = std::conditional_t<kBytes == 16, uint4, uint2>;
@@ -132,8 +133,8 @@ __device__ inline void to_floats(const uint4& bits, float (&to)[Pack<T>::kCount]
 #pragma unroll
   for (int i = 0; i < Pack<T>::kCount; ++i) to[i] = to_float(pack.values[i]);
 }
-/// The two functions load and store `kCount` elements as floats. Together, the elements occupy 8 bytes (loads only) or
-/// a multiple of 16 bytes.
+/// load_floats() and store_floats() load and store `kCount` elements as floats. Together, the elements occupy 8 bytes
+/// (loads only) or a multiple of 16 bytes.
 template <class T, int kCount>
 __device__ inline void load_floats(const std::byte* from, float (&to)[kCount]) {
   constexpr int kBytes = kCount * sizeof(T) == 8 ? 8 : 16, kStep = kBytes / sizeof(T);

@@ -42,8 +42,9 @@ struct Scaling {
   float add;  ///< 0 for formats without an addend (kAdds == false)
 };
 
-/// Loads eight bytes of a block with loads as wide as the block's alignment allows: 1 byte if the block's size is odd,
-/// 4 bytes if the size is a multiple of 4, else 2. Blocks are contiguous, and the first block is aligned to 16 bytes.
+/// Loads eight bytes of a block. Each load reads as many bytes as the block's alignment allows: 1 byte if the block's
+/// size is odd, 4 bytes if the size is a multiple of 4, else 2 bytes. Blocks are contiguous, and the first block is
+/// aligned to 16 bytes.
 template <class Block>
 __device__ inline Codes eight_bytes(const void* from) {
   if constexpr (sizeof(Block) % 4 == 0) {
@@ -81,7 +82,7 @@ __device__ inline Codes spread(uint32_t bits) {
   return {((bits & 15) * 0x00204081u) & 0x01010101u, ((bits >> 4 & 15) * 0x00204081u) & 0x01010101u};
 }
 
-/// The elements kFirst .. kFirst + 3 of Block::kLevels, each plus kBias, as the four bytes of a word.
+/// Returns a word whose four bytes are the elements kFirst .. kFirst + 3 of Block::kLevels, each plus kBias.
 template <class Block, int kFirst, int kBias>
 inline constexpr uint32_t kFourLevels = [] {
   uint32_t word = 0;
@@ -93,8 +94,8 @@ inline constexpr uint32_t kFourLevels = [] {
 /// Looks up kLevels[code] + kBias for four codes (each below 16), which are the bytes of `codes`.
 template <class Block, int kBias = 0>
 __device__ inline uint32_t levels_of(uint32_t codes) {
-  // __byte_perm selects one of only eight bytes, with three bits of a nibble. So each code is looked up in the lower
-  // eight and in the upper eight levels.
+  // Three bits of a nibble let __byte_perm select one of eight bytes. There are 16 levels, so each code is looked up in
+  // the lower eight levels and in the upper eight levels.
   uint32_t choice = codes & 0x07070707;
   choice = (choice | choice >> 4) & 0x00ff00ff;
   choice = (choice | choice >> 8) & 0xffff;
@@ -108,7 +109,7 @@ __device__ inline Codes levels_of(Codes codes) {
   return {levels_of<Block>(codes.low), levels_of<Block>(codes.high)};
 }
 
-/// 32 elements. The code of element i is byte i % 4 of codes[i / 4]; its scale is scale[i / 16], its addend add[i /
+/// 32 elements. Element i has the code in byte i % 4 of codes[i / 4], the scale scale[i / 16] and the addend add[i /
 /// 16].
 struct Unit32 {
   uint32_t codes[8];
@@ -189,7 +190,8 @@ struct Of32 : Common<B> {
 template <class B>
 struct Of256 {
   using Block = B;
-  static constexpr bool kAligned = sizeof(B) % 16 == 0;  ///< whether every block begins at a chunk of a staged row
+  static constexpr bool kAligned = sizeof(B) % 16 == 0;  ///< whether every block begins at the start of a chunk of a
+                                                         ///< staged row
   static constexpr bool kBf16 = false;
   static constexpr int kOffset = quants::kHasLevels<B> ? 128 : B::kOffset;  ///< bias that all codes include
   static constexpr bool kAdds = B::kAdds;
@@ -230,7 +232,7 @@ struct Q3_K : Of256<quants::BlockQ3_K> {
   template <class From>
   static __device__ void read(const From& row, int begin, uint32_t j, Unit32& unit) {
     const float factor = row.half(begin + 108);
-    // Reads scales 2j and 2j + 1 together, because they are stored next to each other.
+    // Reads scales 2j and 2j + 1 together, because these two scales are adjacent in memory.
     const uint32_t low = row.two_bytes(begin + 96 + 2 * j % 8) >> j / 4 * 4;
     const uint32_t high = row.two_bytes(begin + 104 + 2 * j % 4) >> j / 2 * 2;
 #pragma unroll
@@ -361,7 +363,7 @@ struct By32 : Common<typename F::Block> {
 
 namespace formats {
 
-/// A format of graph/quants/codes.inc, whose codes are indices of a codebook.
+/// A format of graph/quants/codes.inc. The codes of these formats are indices into a codebook.
 template <class B>
 struct Coded : Common<B> {
   template <class From>
@@ -382,7 +384,7 @@ struct Coded : Common<B> {
   struct Quantized<DType::k##id> : formats::Coded<quants::Block##id> {};
 #include "graph/dtypes.def"
 
-/// scale * code + add, rounded as in graph/quants.
+/// Returns scale * code + add, rounded as in graph/quants.
 template <class Format>
 __device__ inline float value_of(Scaling scaling, int code) {
   const Rounded scaled = Rounded(scaling.scale) * Rounded(static_cast<float>(code));
@@ -401,13 +403,13 @@ __device__ inline void values_at(const typename Format::Block& block, int i, flo
 #pragma unroll
   for (int j = 0; j < 8; ++j) to[j] = value_of<Format>(scaling, code_at(codes, j));
 }
-/// Element i of a block.
+/// Returns element i of a block.
 template <class Format>
 __device__ inline float value_at(const typename Format::Block& block, int i) {
   return value_of<Format>(Format::scaling(block, i), code_at(Format::codes(block, i / 8 * 8), i % 8));
 }
 
-/// Element i of a row of blocks.
+/// Returns element i of a row of blocks.
 template <DType kType>
 __device__ inline float quantized_at(const std::byte* row, int64_t i) {
   using Format = Quantized<kType>;

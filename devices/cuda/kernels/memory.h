@@ -1,4 +1,4 @@
-// Access to memory with a type that differs from the stored type: 16 bytes of floats as a uint4, packed bytes as a
+// Access to memory through a type that differs from the stored type: 16 bytes of floats as a uint4, packed bytes as a
 // word, or the scale at the start of a block. Compilers may assume that pointers to different types do not alias;
 // accesses through these functions may alias anything. Addresses must be aligned for the type.
 #pragma once

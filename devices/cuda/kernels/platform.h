@@ -1,7 +1,7 @@
-// The CUDA dialect of the kernels. nvcc compiles the kernels for GPUs. The host's compiler also compiles them against
-// the emulator in tests/cuda/emulator (SHOAL_CUDA_EMULATED). The emulator runs the same kernels on the CPU, so that
-// machines without a GPU can test them. Kernels therefore use plain CUDA C++, and the functions of this header and of
-// kernels/mma.h instead of inline PTX.
+// The CUDA dialect of the kernels. nvcc compiles the kernels for GPUs. The host's compiler also compiles the kernels
+// against the emulator in tests/cuda/emulator (SHOAL_CUDA_EMULATED). The emulator runs the same kernels on the CPU, so
+// that machines without a GPU can test the kernels. So kernels use plain CUDA C++. Instead of inline PTX, kernels use
+// the functions of this header and of kernels/mma.h.
 //
 //   __global__ void add_one(float* x, int n) {
 //     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -60,8 +60,8 @@ __device__ inline uint64_t now_ns() {
   return ns;
 }
 
-/// Returns its argument (32 bits or a pointer) and makes the compiler keep it in a register. Otherwise, compilers
-/// recompute values that depend on the thread's index at every use.
+/// Returns its argument (32 bits or a pointer) and makes the compiler keep it in a register. Otherwise, if a value
+/// depends on the thread's index, compilers recompute the value at every use.
 template <class T>
 __device__ inline T kept(T value) {
   static_assert(sizeof(T) == 4 || std::is_pointer_v<T>);
@@ -113,33 +113,34 @@ __device__ inline void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// For kernels launched by launch_early(): returns when all earlier work of the stream has finished and its stores are
-/// visible. Before this call, a thread may read only weights, because no kernel writes weights. It may write only
-/// shared memory. At least one thread of the grid must call it, even if there is no work.
+/// For kernels launched by launch_early(): returns when all earlier work of the stream has finished and the stores of
+/// this work are visible. Before this call, a thread may read only weights, because no kernel writes weights. Before
+/// this call, a thread may write only shared memory. At least one thread of the grid must call wait_for_previous(),
+/// even if there is no work.
 ///
-/// Only these waits order kernels. let_next_start() does not order kernels, so kernels call it first. Kernel n + 1
-/// waits for the end of kernel n, and kernel n + 2 waits for the end of kernel n + 1. So kernel n + 2 passes its wait
-/// only after both earlier kernels have ended. Kernel n + 2 may start while kernel n still runs. But before its wait,
-/// kernel n + 2 does not touch memory that kernel n reads or writes: results, records, counters, or memory that a pool
-/// or a graph has reused. Weights are written by copies. The kernel after a copy starts after the end of the copy, and
-/// so do later kernels. If ranks share a GPU, a kernel that waits for other ranks calls let_next_start() later
-/// (docs/p2p.md).
+/// Only these waits order kernels. let_next_start() does not order kernels, so kernels call it at their start. Kernel n
+/// + 1 waits for the end of kernel n, and kernel n + 2 waits for the end of kernel n + 1. So kernel n + 2 passes its
+/// wait only after both earlier kernels have ended. Kernel n + 2 may start while kernel n still runs. But before its
+/// wait, kernel n + 2 does not touch memory that kernel n reads or writes: results, records, counters, or memory that a
+/// pool or a graph has reused. Only copies write weights. The kernel after a copy and all later kernels start after the
+/// end of the copy, so kernels may read weights before the wait. If ranks share a GPU, a kernel that waits for other
+/// ranks must not call let_next_start() before this wait ends (docs/p2p.md).
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// Allows the next kernel to start on free multiprocessors if it was launched by launch_early().
+/// Allows the next kernel, if launched by launch_early(), to start on free multiprocessors.
 __device__ inline void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-/// Prepares a kernel for launches on the current GPU with this number of bytes of dynamic shared memory. The kernel's
+/// Prepares a kernel for launches on the current GPU with `shared_bytes` bytes of dynamic shared memory. The kernel's
 /// limit never shrinks, because other threads may also launch the kernel. Also requests the largest share of the L1
 /// cache for shared memory. A busy multiprocessor cannot change this share. So without the request, the kernel could
-/// not start next to blocks that use all the shared memory. Thread-safe.
+/// not start next to blocks that run with the largest share. Thread-safe.
 void prepare_kernel(const void* kernel, size_t shared_bytes);
 
 /// Bytes of dynamic shared memory that every kernel may use without preparation. Dynamic and static memory together are

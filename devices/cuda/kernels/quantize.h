@@ -25,7 +25,7 @@ struct QuantizeScratch {
 
 namespace quantizing {
 
-constexpr int kSteps = 9;  // as in graph/quants/fit.cpp
+constexpr int kSteps = 9;  // number of scales tried on each side of the first scale
 constexpr int kCandidates = 2 * kSteps + 1;
 constexpr float kStepLevels = 0.1f;
 constexpr uint16_t kNaNHalf = 0x7e00;  // f32_to_f16(quiet_NaN); the GPU's conversion instruction returns another NaN
@@ -48,7 +48,7 @@ __device__ inline uint16_t half_bits(float x) {
   return std::bit_cast<uint16_t>(__float2half_rn(x));
 }
 
-/// The element with the largest magnitude. If several elements have it, the first of them.
+/// Returns the element with the largest magnitude, or the first of several such elements.
 __device__ inline float extreme_of(const float (&x)[quants::kBlock]) {
   float extreme = x[0];
 #pragma unroll 1
@@ -59,8 +59,8 @@ __device__ inline float extreme_of(const float (&x)[quants::kBlock]) {
 struct Bounds {
   float lowest, highest;
 };
-/// The smallest element (the first of several) and the largest element (the last of several). The choice matters for
-/// zeros of different sign.
+/// Returns the smallest element (the first of several equal elements) and the largest element (the last of several
+/// equal elements). The choice among equal elements matters for zeros of different sign.
 __device__ inline Bounds bounds_of(const float (&x)[quants::kBlock]) {
   Bounds bounds{x[0], x[0]};
 #pragma unroll 1
@@ -71,8 +71,8 @@ __device__ inline Bounds bounds_of(const float (&x)[quants::kBlock]) {
   return bounds;
 }
 
-/// Finds the scale with the smallest error of x ~ scale * q, with q in [low, high]. All lanes call it, and each gets
-/// the result.
+/// Finds the scale that minimises the error of x ~ scale * q for q in [low, high]. All lanes of a warp call this
+/// function and get the result.
 __device__ inline float fit_symmetric(QuantizeScratch& s, int low, int high) {
   const float extreme = extreme_of(s.x);
   if (extreme == 0) return 0;
@@ -160,7 +160,8 @@ requires(Block::kBits < 8 && !quants::kHasLevels<Block>) __device__
   write_nibbles(s, block);
   if constexpr (Block::kBits == 5) write_fifth_bits(s, block);
 }
-/// Returns the bits of the largest magnitude of all lanes to every lane. NaN counts as larger than every number.
+/// Returns the bits of the largest magnitude among all lanes. Every lane gets this result. NaN counts as larger than
+/// every number.
 __device__ inline uint32_t largest_magnitude(float x) {
   return static_cast<uint32_t>(warp_max(std::bit_cast<int32_t>(fabsf(x))));
 }
@@ -240,7 +241,7 @@ __device__ inline void quantize(QuantizeScratch& s, quants::BlockMXFP4& block) {
 
 }  // namespace quantizing
 
-/// Quantises the 32 elements of s.x to a block of this dtype. All lanes of a warp call it.
+/// Quantises the 32 elements of s.x to a block of this dtype. All lanes of a warp call quantize_block().
 __device__ inline void quantize_block(QuantizeScratch& s, DType dtype, std::byte* block) {
   using quantizing::quantize;
   switch (dtype) {

@@ -1,5 +1,5 @@
 // Converts a column of f32 to records of 8-bit integers (quantized_dot.h). Each thread passes 1, 4 or 8 neighbouring
-// elements. This number does not affect the resulting integers.
+// elements. The number of elements does not affect the resulting integers.
 //
 //   const QuantizedPart<8> part = quantize_part(values);     // the four threads of 32 elements together
 //   store_part<kGroups>(step, 8 * i, part);                  // elements 8 i .. 8 i + 7 of a step
@@ -19,16 +19,17 @@ struct QuantizedPart {
   using Bytes = std::conditional_t<kEach == 1, uint8_t, std::conditional_t<kEach == 4, uint32_t, uint2>>;
   Bytes bytes;
   float scale;       ///< scale of the 32 elements that include this part
-  int sum16, sum32;  ///< sums of the integers of the 16 and of the 32 elements that include this part
+  int sum16, sum32;  ///< sums of the integers over the 16 elements, and over the 32 elements, that include this part
 };
 
-/// 32 / kEach neighbouring lanes call it together for 32 elements; the index of the first lane is a multiple of 32 /
-/// kEach. If all elements are close to zero, they become zeros, because the inverse of their scale would overflow. An
-/// infinite or NaN element makes every product with these 32 elements NaN.
+/// Quantises kEach elements. 32 / kEach neighbouring lanes call this function together for 32 elements. The index of
+/// the first of these lanes is a multiple of 32 / kEach. If all 32 elements are close to zero, they become zeros,
+/// because the inverse of their scale would overflow. An infinite or NaN element makes every product with these 32
+/// elements NaN.
 template <int kEach>
 __device__ inline QuantizedPart<kEach> quantize_part(const float (&x)[kEach]) {
-  constexpr float kTiny = 1e-30f, kSteps = 127, kInteger = 12582912;  // kInteger = 1.5 * 2^23: after adding it, the low
-                                                                      // bits of the float are the integer
+  constexpr float kTiny = 1e-30f, kSteps = 127, kInteger = 12582912;  // 1.5 * 2^23: after an addition of kInteger, the
+                                                                      // low bits of the float are the integer
   uint32_t largest_bits = 0;                                          // compared as integers, so NaN is the largest
 #pragma unroll
   for (int i = 0; i < kEach; ++i) largest_bits = max(largest_bits, std::bit_cast<uint32_t>(x[i]) & 0x7fffffff);
@@ -80,8 +81,8 @@ __device__ inline void store_part(std::byte* step, unsigned first, const Quantiz
   store_as<int>(header + (kGroups == 4 ? 512 : 8), kGroups == 4 ? part.sum16 : part.sum32);
 }
 
-/// Stores elements `first` .. first + kEach - 1 of a column in all forms of the record. Lanes call it in the same
-/// groups as quantize_part(). Lanes with `first` >= `end` only take part in the reductions.
+/// Stores elements `first` .. first + kEach - 1 of a column in all forms of the record. Lanes call record_part() in the
+/// same groups as quantize_part(). Lanes with `first` >= `end` only take part in the reductions.
 template <int kEach>
 __device__ inline void record_part(const ColumnRecord& record, unsigned first, unsigned end, const float (&x)[kEach]) {
   const QuantizedPart<kEach> part = quantize_part(x);

@@ -2,15 +2,15 @@
 //
 // A warp reads a row in steps of kStepElements (2048). In each step, a lane handles one unit of 64 elements. The bytes
 // of a step are in shared memory, at the same offset from a 16-byte boundary as in the row. Each lane decodes its unit
-// to 64 small integers in registers. The column is also stored in steps. Within a step, the column is stored in the
-// order in which lanes read it, so that each load of a warp covers 512 contiguous bytes:
+// to 64 small integers in registers. The column is also stored in steps. Within a step, the elements of the column have
+// the order in which lanes read them, so that each load of a warp covers 512 contiguous bytes:
 //
 //   512 bytes chunk 0 of all 32 lanes (16 elements each), chunks 1, 2, 3,
-//   then 512 * kGroups / 2 bytes of headers: for each lane kGroups scales (f32) and sums of its integers (int32)
+//   then 256 * kGroups bytes of headers: kGroups scales (f32) and kGroups sums of integers (int32) of each lane
 //
-// A group is the elements of a unit that share a scale. A format has two or four groups per unit. With two groups, the
-// chunks of a unit are elements 0..15, 16..31, 32..47, 48..63 of 64 consecutive elements. With four groups (formats
-// with a scale for every 16 elements), chunk c of lane 2 h + l is elements 128 h + 32 c + 16 l .. + 15 of a
+// A group consists of the elements of a unit that share a scale. A format has two or four groups per unit. With two
+// groups, the chunks of a unit are elements 0..15, 16..31, 32..47, 48..63 of 64 consecutive elements. With four groups
+// (formats with a scale for every 16 elements), chunk c of lane 2 h + l is elements 128 h + 32 c + 16 l .. + 15 of a
 // super-block, because these elements share bytes. For a group, the column is x ~ scale * v, and weights are d * q + m
 // (m = kOffset * d if kOffset != 0). Then
 //
@@ -24,8 +24,8 @@
 namespace shoal::cuda {
 
 /// A unit of weights in registers, four words per chunk. `m` is unused if the format has an offset. If possible,
-/// decoding does not shift codes down within their bytes. Word i then contains the codes times 2^log2_of(i), and the
-/// sums are shifted instead.
+/// decoding does not shift codes down within their bytes. In this case, word i contains the codes times 2^log2_of(i),
+/// and the sums are shifted instead.
 template <int kGroups>
 struct Unit {
   uint32_t q[16];
@@ -85,7 +85,7 @@ __device__ inline float dot_unit(const Unit<kGroups>& a, const ColumnUnit<kGroup
   return total;
 }
 
-/// The bytes of a step in shared memory. `words` is aligned to 16 bytes; the step starts `offset` bytes after it.
+/// The bytes of a step in shared memory. `words` is aligned to 16 bytes; the step starts `offset` bytes after `words`.
 struct StepBytes {
   const uint32_t* words;
   unsigned offset;
@@ -94,9 +94,9 @@ struct StepBytes {
   __device__ uint32_t half(unsigned at) const {
     return load_as<uint16_t>(reinterpret_cast<const uint8_t*>(words) + offset + at);
   }
-  /// Loads kCount words that begin at byte `at`. Each load instruction reads kBytes and must be aligned to kBytes.
-  /// kBytes = 1 allows any address: it loads aligned words, which extend up to four bytes past the end, and shifts
-  /// them.
+  /// Loads kCount words that begin at byte `at`. Each load instruction reads kBytes and must be aligned to kBytes. With
+  /// kBytes = 1, any address is allowed. In this case, load() reads aligned words and shifts the bytes into place. The
+  /// loads may extend up to four bytes past the last word.
   template <int kBytes, int kCount>
   __device__ void load(unsigned at, uint32_t (&to)[kCount]) const {
     const unsigned first = offset + at;
@@ -131,8 +131,8 @@ struct StepBytes {
   }
 };
 
-/// Position of a lane's unit in a step: the byte offset of its block, and its index in the block (`quarter`) if a block
-/// has several units.
+/// Position of a lane's unit in a step: the byte offset of the unit's block, and the unit's index in the block
+/// (`quarter`) if a block has several units.
 struct UnitPlace {
   unsigned block, quarter;
 
@@ -159,8 +159,8 @@ __device__ inline float half_at(const uint32_t (&words)[kCount]) {
   return half_bits_to_float(static_cast<uint16_t>(words[kAt / 4] >> kAt % 4 * 8));
 }
 
-/// Members that all formats share. A span of kSpan elements contains whole units. It is one block, several blocks, or a
-/// part of a block.
+/// Members that all formats share. A span of kSpan elements contains whole units. A span is one block, several blocks,
+/// or a part of a block.
 template <class B, int kGroups_, int kSpan>
 struct DotFormatOf {
   static constexpr int kGroups = kGroups_;
@@ -229,8 +229,8 @@ struct DotFormat32 : DotFormatOf<Block, 2, kUnitElements> {
     ((to[kIndices] = word_at<kAt + 4 * kIndices>(words)), ...);
   }
 
-  /// If kShifted is true, the row may begin at any byte instead of at a multiple of kAlignment, and `blocks` (the
-  /// number of blocks in the unit) may be 1 instead of 2.
+  /// `blocks` is the number of blocks in the unit. If kShifted is false, the row begins at a multiple of kAlignment,
+  /// and `blocks` is 2. If kShifted is true, the row may begin at any byte, and `blocks` may be 1.
   template <bool kShifted>
   static __device__ void decode(StepBytes step, UnitPlace at, int blocks, Unit<2>& unit) {
     uint32_t words[(2 * kBlockBytes + 3) / 4];
@@ -396,13 +396,14 @@ struct DotFormat<DType::kIQ4_XS> : DotFormatOf<quants::BlockIQ4_XS, 2, 256> {
   }
 };
 
-/// kSpan of a coded format. The formats have units with four groups (kGroup == 16) or two groups.
+/// kSpan of a coded format. A unit has four groups if kGroup == 16, else two groups.
 template <class B>
 inline constexpr int kCodedSpan = B::kElements > 128 ? 256
                                   : B::kGroup == 16  ? 128
                                                      : B::kElements;
 
-/// Coded formats of graph/quants/codes.inc. Blocks are aligned to one or two bytes, and their bytes are read in place.
+/// Coded formats of graph/quants/codes.inc. Blocks are aligned to one or two bytes, and the bytes of a block are read
+/// in place.
 template <class B>
 struct DotFormatCoded : DotFormatOf<B, B::kGroup == 16 ? 4 : 2, kCodedSpan<B>> {
   static constexpr int kGroups = B::kGroup == 16 ? 4 : 2;

@@ -33,7 +33,7 @@ __device__ __forceinline__ T shuffle_xor(const T& value, int lanes) {
   return other;
 }
 
-// Binary operations. Each is associative (except for rounding) and commutative.
+// Binary operations. Each operation is associative (except for rounding) and commutative.
 struct Sum {
   template <class T>
   __device__ __forceinline__ T operator()(T a, T b) const {

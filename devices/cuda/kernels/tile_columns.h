@@ -2,13 +2,14 @@
 // zeros to whole steps.
 //
 // If rows of `a` are f16 or quantised, columns become halves. Each column is multiplied by the power of two that scales
-// its largest value into [2^14, 2^15). So activations beyond the range of halves keep 11 bits, and so do values down to
-// 2^-28 times the largest value. The sums are multiplied by the inverse power, which is exact.
+// its largest value into [2^14, 2^15). So activations beyond the range of halves keep 11 significant bits. Values down
+// to 2^-28 times the largest value also keep 11 significant bits. The sums of products are multiplied by the inverse
+// power; this multiplication is exact.
 //
-// If rows of `a` are bf16, no power of two scales all their values into halves, so tiles are bf16. Each element of b is
-// then the sum of two bf16 terms, which hold 16 bits together. The second term is the rounding error of the first. If
-// rows of `a` are mxfp4, their scales fit only into bf16. Each element of b is then one bf16 term with 8 bits. The
-// kernels for few columns also round elements of b to 8 bits.
+// If rows of `a` are bf16, a scaled row may still exceed the range of halves, so tiles are bf16. Each element of b is
+// then the sum of two bf16 terms, which together keep 16 significant bits. The second term is the rounding error of the
+// first term. If rows of `a` are mxfp4, their scales fit only into bf16. Each element of b is then one bf16 term with 8
+// significant bits. In comparison, the kernels for few columns round elements of b to 8-bit integers.
 #pragma once
 
 #include "devices/cuda/kernels/convert.h"
@@ -30,7 +31,7 @@ __device__ inline void load_8(const std::byte* column, int64_t stride, int k, in
   for (int i = 0; i < 8; ++i) values[i] = at + i < k ? to_float(load_as<B>(from + i * stride)) : 0.0f;
 }
 
-/// The power of two that scales `largest` into [2^14, 2^15), or 1 if `largest` is 0, infinite or NaN.
+/// Returns the power of two that scales `largest` into [2^14, 2^15), or 1 if `largest` is 0, infinite or NaN.
 __device__ inline float column_factor(float largest) {
   if (!(largest > 0) || largest > 3.4028234e38f) return 1;
   int exponent;
@@ -39,8 +40,8 @@ __device__ inline float column_factor(float largest) {
   return ldexpf(1, e < 126 ? e : 126);
 }
 
-/// The order in which columns are converted. Without `order`, this is the order in memory. For mul_mat_id, column i is
-/// the column of (slot, token) pair number order[i].
+/// The order in which columns are converted. Without `order`, columns are converted in the order of memory. For
+/// mul_mat_id, column i is the column of (slot, token) pair number order[i].
 struct ColumnOrder {
   const int32_t* order = nullptr;
   int slots = 1;

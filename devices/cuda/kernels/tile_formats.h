@@ -1,13 +1,13 @@
-// Conversion of quantised rows to tiles of 16-bit floats. Blocks are first copied unconverted into shared memory
-// (StagedRow). From there, 32 elements are read at a time (Unit32 of dequantize.h). Each element is
+// Conversion of quantised rows to tiles of 16-bit floats. Blocks are first copied to shared memory without conversion
+// (StagedRow). Threads then read 32 elements at a time (Unit32 of dequantize.h). Each element is
 //   (code - kOffset) * scale + add
 // with a code of at most 8 bits. So the code, the difference and usually the product are exact in halves. The scales of
 // most formats are halves times small integers. Every value is then a multiple of 2^-24, so subnormal halves lose
-// nothing. Scales that are arbitrary powers of two (kBf16) would overflow halves. Tiles of such formats are bf16, in
-// which codes of at most 7 bits, differences and products are exact.
+// nothing. Scales that are arbitrary powers of two (kBf16) would overflow halves. Tiles of such formats are bf16. In
+// bf16, codes of at most 7 bits, their differences and their products are exact.
 //
 // Blocks are aligned to only 1 or 2 bytes, so a row is copied as the 16-byte chunks that cover it. Chunk c of row r is
-// stored at position c ^ swizzle(r). This puts the same chunk of eight consecutive rows in different banks.
+// stored at position c ^ swizzle(r). So chunks c of eight consecutive rows are in different banks.
 #pragma once
 
 #include "devices/cuda/kernels/dequantize.h"
@@ -27,7 +27,8 @@ __host__ __device__ constexpr uint32_t chunk_swizzle(uint32_t chunks, uint32_t r
   return row / (8 / factor) & (factor - 1);
 }
 
-/// A part of a row of `a`, copied to shared memory. Its first byte is `offset` bytes after the start of the chunks.
+/// A part of a row of `a`, copied to shared memory. The first byte of this part is `offset` bytes after the start of
+/// the chunks.
 struct StagedRow {
   const uint8_t* chunks;
   uint32_t swizzle;
@@ -40,7 +41,7 @@ struct StagedRow {
   __device__ uint16_t two_bytes(int byte) const { return load_as<uint16_t>(at(byte)); }
   __device__ float half(int byte) const { return __half2float(load_as<__half>(at(byte))); }
 
-  /// Loads 4 * kWords bytes that begin at any byte.
+  /// Loads 4 * kWords bytes that begin at byte `byte` of the part. The address may have any alignment.
   template <int kWords>
   __device__ void words(int byte, uint32_t (&to)[kWords]) const {
     constexpr int kChunks = (4 * kWords + 15 + kChunkBytes - 1) / kChunkBytes;
@@ -139,7 +140,7 @@ struct Of32 {
   }
 };
 
-/// Coded formats of graph/quants/codes.inc. To make codes unsigned, 128 is added.
+/// Coded formats of graph/quants/codes.inc. 128 is added to the codes to make them unsigned.
 template <class B>
 struct Coded {
   using Block = B;

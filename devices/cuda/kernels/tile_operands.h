@@ -1,17 +1,17 @@
-// Common code of the tile products with mma (tile_product.h) and with wgmma (wgmma_product.h): the part of a product
-// that one block computes, copies of operands to shared memory, and stores of results.
+// Common code of the tile products with mma (tile_product.h) and with wgmma (wgmma_product.h). This code divides a
+// product among blocks, copies operands to shared memory and stores results.
 //
-// b was converted before (tile_columns.h). Each column is stored as one row per term. A row consists of k 16-bit
-// elements and is padded to whole steps.
+// The columns of b were converted before (tile_columns.h). Each column is stored as one row per term. A row consists of
+// k 16-bit elements and is padded to whole steps.
 //
-// Quantised rows of `a` pass through shared memory twice. First, their blocks are copied unconverted into staging
-// buffers for two groups. A group is 128 or 256 elements of each row. Then, one step before the elements are
+// Quantised rows of `a` pass through shared memory twice. First, their blocks are copied without conversion into
+// staging buffers for two groups. A group is 128 or 256 elements of each row. Then, one step before the elements are
 // multiplied, each thread reads 32 or 64 elements of a row (tile_formats.h) and writes them to the tile as halves or
 // bf16. f16 and bf16 rows are copied directly into the tile.
 //
 // Tiles have rows of 64 halves, which are eight chunks of 16 bytes. Chunk c of row r is stored at position c ^ (r % 8),
-// which is Swizzle::k128 of wgmma.h. This puts chunks that are accessed together in different banks, whether by a
-// matrix load, a copy, or eight threads with one row each.
+// which is Swizzle::k128 of wgmma.h. So chunks that are accessed together are in different banks. Examples are matrix
+// loads, copies, and accesses in which eight threads access eight different rows.
 #pragma once
 
 #include <climits>
@@ -50,14 +50,14 @@ struct TileProduct {
   TileMatrix matrices[kTileMatrices];
   const uint16_t* b = nullptr;      ///< [axis 3][axis 2][n][term][k_padded]
   const float* b_scales = nullptr;  ///< [axis 3][axis 2][n]: factors of the sums; nullptr: all factors are 1
-  /// A second matrix with the layout of matrices[0]: c = act(a b) * (up b). If it is set, matrices[0] is the only other
-  /// matrix, and rows 64 to 127 of a tile are rows of `up`.
+  /// A second matrix with the layout of matrices[0]: c = act(a b) * (up b). If `up` is set, matrices[0] is the only
+  /// other matrix, and rows 64 to 127 of a tile are rows of `up`.
   const std::byte* up = nullptr;
   GluKind glu = GluKind::kSwiglu;
   bool is_constant = false;  ///< whether no queued work writes `a` or `up`
 
-  /// Scaled sums over the parts of k (splits). For each split, the sums of a matrix begin at its sums_at, as [axis
-  /// 3][axis 2][n][a or up][m].
+  /// The scaled sums that each part of k (split) produces. For each split, the sums of a matrix begin at
+  /// TileMatrix::sums_at, in the order [axis 3][axis 2][n][a or up][m].
   float* sums = nullptr;
   int64_t split_stride = 0;  ///< stride of the splits in `sums`, in elements
   // Element counts fit in 31 bits; addresses of elements are computed in 64 bits.
@@ -94,10 +94,11 @@ struct Dequantized : F {
   static constexpr int kGroupBytes = F::kBlocksPerGroup * static_cast<int>(sizeof(typename F::Block));
   static constexpr int kUnits = F::kBlocksPerGroup * F::kUnitsPerBlock;  ///< number of units per group
   static constexpr int kBefore =
-      F::kAligned ? 0 : kChunkBytes - static_cast<int>(alignof(typename F::Block));  ///< largest number of bytes before
-                                                                                     ///< the group in its first chunk
+      F::kAligned ? 0 : kChunkBytes - static_cast<int>(alignof(typename F::Block));  ///< largest number of bytes that
+                                                                                     ///< precede the group in its first
+                                                                                     ///< chunk
   static constexpr int kChunks = (kGroupBytes + kBefore + kChunkBytes - 1) / kChunkBytes;
-  static constexpr int kStagedBytes = kTileRows * kChunks * kChunkBytes;  ///< bytes of one group of all rows
+  static constexpr int kStagedBytes = kTileRows * kChunks * kChunkBytes;  ///< bytes for one group of each row
 };
 
 template <class Rows>
@@ -151,7 +152,7 @@ struct TilePart {
     const unsigned column_tile = block % p.column_tiles;
     column = static_cast<int>(column_tile) * columns;
     columns_left = p.n - column;
-    block /= p.column_tiles;  // so that blocks that read the same rows of `a` run at the same time
+    block /= p.column_tiles;  // consecutive blocks read the same rows of `a` at the same time
     row = static_cast<int>(block % matrix.row_tiles) * (p.up == nullptr ? kTileRows : kTileRows / 2);
     block /= matrix.row_tiles;
     rows_left = matrix.m - row;
@@ -192,7 +193,7 @@ struct TilePart {
     return matrix.c + pair % slots * matrix.c_strides[0] + pair / slots * matrix.c_strides[1];
   }
 
-  /// Index of the tile's first row of `up` if row r is a row of `up`, else 0.
+  /// Returns 0 if row r is a row of `a`. Otherwise returns the index of the tile's first row of `up`.
   __device__ int up_row(int r) const { return p.up != nullptr && r >= kTileRows / 2 ? kTileRows / 2 : 0; }
   __device__ const std::byte* address_of_row(int r) const { return a + r * row_stride + (up_row(r) > 0 ? to_up : 0); }
   /// Returns the address of row r + rows. `address` is the address of row r; kTileRows / 2 is a multiple of `rows`.
@@ -249,9 +250,9 @@ __device__ inline float joined(const TileProduct& p, const TileMatrix& matrix, f
   return sum;
 }
 
-/// Stride of the columns of a tile's sums in shared memory: row r of column n is at n * kSumsPitch + r. From there, the
-/// sums are copied to c. With this stride, the four columns and eight rows that a warp accesses at a time are in
-/// different banks.
+/// Stride of the columns of a tile's sums in shared memory: row r of column n is at n * kSumsPitch + r. The sums are
+/// then copied from shared memory to c. With this stride, the four columns and eight rows that a warp accesses at a
+/// time are in different banks.
 inline constexpr int kSumsPitch = kTileRows + 4;
 constexpr int sums_bytes(int columns) {
   return columns * kSumsPitch * static_cast<int>(sizeof(float));
@@ -308,7 +309,7 @@ struct Dequantizer {
   uint8_t* staging;      ///< staging buffers of two groups
   int row, first_unit;   ///< row and first unit that this thread converts; each warpgroup converts 64 rows
   uint32_t place;        ///< offset of the first unit in a tile
-  uint32_t low_address;  ///< low bits of the row's address, for the row's offset in its first chunk
+  uint32_t low_address;  ///< low bits of the row's address: the row's offset in its first chunk
   Unit32 units[kUnits];
   Pair scale[kUnits][2], add[kUnits][2];
 
@@ -324,8 +325,8 @@ struct Dequantizer {
   __device__ int group_begin(int group) const { return (part.first_step / kStepsPerGroup + group) * Rows::kGroupBytes; }
   __device__ uint8_t* staged(int group) const { return staging + group % 2 * Rows::kStagedBytes; }
 
-  /// Starts to copy the chunks that cover one group of all rows. Each chunk contains a byte of `a`, so the whole chunk
-  /// may be read (devices/cuda/granule.h). Four threads copy a row.
+  /// Starts to copy the chunks that cover one group of each row. Each chunk contains at least one byte of `a`, so
+  /// reading the whole chunk is safe (devices/cuda/granule.h). Four threads copy a row.
   __device__ void copy_group(int group) const {
     if (group * kStepsPerGroup >= part.steps) return;
     constexpr int kPerRow = 4, kRows = kThreads / kPerRow;
@@ -351,7 +352,8 @@ struct Dequantizer {
     }
   }
 
-  /// Reads this thread's elements of a step. Neighbouring units share bytes, which the compiler reads only once.
+  /// Reads this thread's elements of a step. Neighbouring units share bytes. The compiled code loads these bytes only
+  /// once.
   __device__ __forceinline__ void read(int step) {
     const int group = step / kStepsPerGroup;
     const auto first = static_cast<uint32_t>(step % kStepsPerGroup * 2 + first_unit);

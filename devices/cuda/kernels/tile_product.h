@@ -1,7 +1,7 @@
-// Matrix products on tensor cores with the mma instructions of a warp: c[m, n] = sum over k of a[k, m] * b[k, n]. A
-// block has four warps and computes a tile of 128 rows of `a` and kColumns columns of b, in steps of 64 elements of k.
-// While a step is multiplied, quantised rows of the next step are dequantised, so that tensor cores and arithmetic
-// units work concurrently.
+// Matrix products on tensor cores with mma.sync: c[m, n] = sum over k of a[k, m] * b[k, n]. A block has four warps and
+// computes a tile of 128 rows of `a` and kColumns columns of b, in steps of 64 elements of k. While a step is
+// multiplied, quantised rows of the next step are dequantised, so that tensor cores and arithmetic units work
+// concurrently.
 #pragma once
 
 #include "devices/cuda/kernels/mma.h"
@@ -21,7 +21,7 @@ struct TileShape {
   static constexpr int kRowMmas = kWarpRows / 16, kColumnMmas = kWarpColumns / 8;
   static_assert(kColumnMmas % 2 == 0);
 
-  /// Number of tiles of b. Also the number of tiles of `a` if rows of `a` are plain.
+  /// Number of tiles of b. If rows of `a` are plain, `a` has the same number of tiles.
   static constexpr int kStages = Rows::kPlain && kTerms == 1 ? 3 : 2;
   static constexpr int kATile = kTileRows * kTileRowBytes;
   static constexpr int kBTile = kColumns * kTileRowBytes;
@@ -29,7 +29,7 @@ struct TileShape {
   static constexpr int kAOffset = 2 * staged_bytes<Rows>();
   static constexpr int kBOffset = kAOffset + kATiles * kATile;
   static constexpr int kSharedBytes = kBOffset + kStages * kTerms * kBTile;
-  /// The limit is 228 KB per multiprocessor. The system reserves 1 KB of it per block.
+  /// A multiprocessor has 228 KB of shared memory. The system reserves 1 KB of this memory per block.
   static constexpr int kBlocksPerProcessor = 2 * (kSharedBytes + 1024) <= 228 * 1024 ? 2 : 1;
 };
 
@@ -162,9 +162,9 @@ __device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>
   }
 }
 
-/// Multiplies quantised rows of `a`. Step i writes `a`'s tile of step i + 1. Meanwhile, two copies are in flight, which
-/// were started in this order: b's tile of step i + 1, and the group of `a` after the next group. Each step waits for
-/// all copies except the most recent one, so the copy of a group may take two steps.
+/// Multiplies quantised rows of `a`. Step i writes `a`'s tile of step i + 1. Meanwhile, two copies are in flight. These
+/// copies were started in this order: b's tile of step i + 1, and the group of `a` after the next group. Each step
+/// waits for all copies except the most recent one, so the copy of a group may take two steps.
 template <class Rows, int kColumns, int kTerms>
 __device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTerms>& block) {
   using Converter = Dequantizer<Rows, kTileThreads>;

@@ -1,9 +1,11 @@
-// Matrix products of a warpgroup (128 threads, the first a multiple of 128) on tensor cores of compute capability 9.0:
+// Matrix products of a warpgroup (128 threads, beginning at a multiple of 128) on tensor cores of compute capability
+// 9.0:
 //
 //   wgmma_f16, wgmma_bf16: d[64 x N] += a[64 x 16] b[16 x N], N = 2 * kSums, operands in shared memory
 //
-// The instructions run asynchronously. Until wgmma_wait() has waited for the group of a wgmma, its sums are undefined
-// and neither operand may change. All threads of the warpgroup call each function here together, in this order:
+// The instructions run asynchronously. Until wgmma_wait() has waited for the group of a wgmma, the sums of this wgmma
+// are undefined and neither operand may change. All threads of the warpgroup call each function here together, in this
+// order:
 //
 //   fence_async();                   by each thread that wrote operands, before the barrier after the writes
 //   wgmma_fence();                   before the first wgmma of a group
@@ -12,7 +14,7 @@
 //   wgmma_wait<1>();                 all groups but the latest are done, for the warp's own rows
 //   sync_warpgroup();                before operands of these groups are written again
 //
-// Warp w of the group holds rows 16 w .. 16 w + 15 of d. With g = lane / 4 and t = lane % 4:
+// Warp w of the warpgroup holds rows 16 w .. 16 w + 15 of d. With g = lane / 4 and t = lane % 4:
 //   d[4 j], d[4 j + 1] = d(16 w + g, 8 j + 2 t .. + 1)   d[4 j + 2], d[4 j + 3] = d(16 w + g + 8, 8 j + 2 t .. + 1)
 //
 // Operands are passed as descriptors (operand_descriptor()). Both operands are stored as rows along k: rows of `a`, or
@@ -25,7 +27,7 @@ namespace shoal::cuda {
 
 /// Layouts of operands. Rows are divided into chunks of 16 bytes (eight elements of k). Eight rows form a group; groups
 /// of rows are `stride` bytes apart.
-///   kNone       The same chunk of the eight rows is 128 contiguous bytes; the next chunk is `leading` bytes further.
+///   kNone       Chunk c of all eight rows is 128 contiguous bytes; chunk c + 1 is `leading` bytes further.
 ///   k32 .. k128 Rows of 32, 64 or 128 bytes are contiguous. In row r of the group, chunk c is stored at position c ^ r
 ///               (k64: c ^ r / 2, k32: c ^ r / 4). More exactly, bits 7 .. 9 of an address are xored into bits 4 .. 6
 ///               (k64: two of the bits, k32: one bit). So groups begin at multiples of 1024 (512, 256) bytes of shared
@@ -43,7 +45,7 @@ __host__ __device__ constexpr uint64_t operand_descriptor(uint32_t address, uint
   return uint64_t{address / 16 & kField} | uint64_t{leading / 16 & kField} << 16 |
          uint64_t{stride / 16 & kField} << 32 | static_cast<uint64_t>(swizzle) << 62;
 }
-/// Returns the descriptor of the operand that is `bytes` (a multiple of 16) after another operand.
+/// Returns the descriptor of the operand that begins `bytes` bytes after another operand. `bytes` is a multiple of 16.
 __host__ __device__ constexpr uint64_t descriptor_at(uint64_t descriptor, uint32_t bytes) {
   return descriptor + bytes / 16;
 }
@@ -61,19 +63,21 @@ __device__ inline uint32_t shared_address(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// For targets other than sm_90a, kernels are empty, so the code below never runs, but it must compile.
+// For targets other than sm_90a, kernels are empty. So the code below never runs on these targets, but the code must
+// compile.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define SHOAL_WGMMA_ASM(...) asm volatile(__VA_ARGS__)
 #else
 #define SHOAL_WGMMA_ASM(...)
 #endif
 
-/// Makes this thread's writes to shared memory visible to wgmma. This includes completed copies of copy_async_16().
+/// Makes this thread's writes to shared memory visible to wgmma. These writes include completed copies of
+/// copy_async_16().
 __device__ inline void fence_async() {
   SHOAL_WGMMA_ASM("fence.proxy.async.shared::cta;" ::: "memory");
 }
 /// A barrier of the warpgroup. All warps read all operands. So no warp may overwrite an operand before every warp has
-/// waited for the wgmmas that read it.
+/// waited for the wgmmas that read the operand.
 __device__ inline void sync_warpgroup() {
   asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory");
 }
@@ -106,7 +110,7 @@ __device__ inline void wgmma_wait() {
   "%107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "     \
   "%125, %126, %127"
 
-// d += a b without negation or transposition. The last arguments, "p, 1, 1, 0, 0", state this.
+// d += a b without negation or transposition. The last arguments, "p, 1, 1, 0, 0", select this operation.
 #define SHOAL_WGMMA(name, type)                                                                                      \
   __device__ inline void name(float(&d)[64], uint64_t a, uint64_t b) {                                               \
     SHOAL_WGMMA_ASM("{.reg .pred p; setp.eq.u32 p, 0, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type \

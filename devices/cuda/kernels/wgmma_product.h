@@ -1,10 +1,9 @@
-// The products of tile_product.h with wgmma, the instructions of a warpgroup (wgmma.h, compute capability 9.0). A block
-// has two warpgroups with 64 rows each. It computes a tile of 128 rows of `a` and kColumns columns of b, in steps of 64
-// elements of k.
+// The products of tile_product.h with wgmma (wgmma.h, compute capability 9.0). A block has two warpgroups with 64 rows
+// each. A block computes a tile of 128 rows of `a` and kColumns columns of b, in steps of 64 elements of k.
 //
-// wgmma runs asynchronously, so no warps are set aside for copies and conversion. While a step is multiplied, all
-// threads start the copies for the step after the next one and convert the next step's rows of `a`. Each warpgroup
-// converts the rows that it multiplies itself. One barrier of the block per step ensures that b's tile is complete.
+// wgmma runs asynchronously, so no warps are reserved for copies and conversion. While a step is multiplied, all
+// threads start the copies for the step after the next step and convert the next step's rows of `a`. Each warpgroup
+// itself converts the rows that it multiplies. One barrier of the block per step ensures that b's tile is complete.
 //
 //   step i:  wgmmas of i begin | copies of i + 2 begin | wgmmas of i - 1 are done | a's tile of i + 1 is written
 #pragma once
@@ -16,14 +15,14 @@ namespace shoal::cuda {
 
 inline constexpr int kWgmmaThreads = 256;
 inline constexpr int kWgmmaRows = 64;  ///< number of rows per warpgroup
-/// Alignment of tiles. Dynamic shared memory itself is aligned to only 16 bytes.
+/// Alignment of tiles, in bytes. Dynamic shared memory itself is aligned to only 16 bytes.
 inline constexpr int kWgmmaAlignment = 1024;
 
 /// Layout of a block's shared memory.
 template <class Rows, int kColumns, int kTerms>
 struct WgmmaShape {
-  /// Number of tiles of b. Also the number of tiles of `a` if rows of `a` are plain. The wgmmas of the previous step
-  /// may still read one tile, the current step uses one, and two are being copied.
+  /// Number of tiles of b. If rows of `a` are plain, `a` has the same number of tiles. The wgmmas of the previous step
+  /// may still read one tile, the current step uses one tile, and two tiles are being copied.
   static constexpr int kStages = 4;
   static constexpr int kATile = kTileRows * kTileRowBytes;
   static constexpr int kBTile = kColumns * kTileRowBytes;

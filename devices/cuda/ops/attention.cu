@@ -1,5 +1,6 @@
-// attention: chooses a kernel and the number of blocks that share the rows of a KV head. The kernel runs on tensor
-// cores if K, V and the head sizes allow it, else it uses plain arithmetic. docs/cuda_kernels.md explains the design.
+// attention: chooses a kernel, and the number of blocks among which the rows of a KV head are divided. If K, V and the
+// head sizes allow it, the kernel runs on tensor cores. Otherwise, the kernel uses plain arithmetic.
+// docs/cuda_kernels.md explains the design.
 #include "devices/cuda/ops/attention.h"
 
 #include <algorithm>
@@ -16,15 +17,16 @@ namespace {
 using attention::Arguments;
 using attention::Kernel;
 
-constexpr int64_t kTileColumns = 256;  // largest number of columns for attention_tiles
+constexpr int64_t kTileColumns = 256;  // largest head for attention_tiles, in elements
 constexpr int64_t kLatentColumns = 576, kLatentValues = 512;
-constexpr int64_t kMostLatentRows = 48;    // with more rows, attention_slices reads fewer bytes
-constexpr int64_t kFewRows = 16;           // up to this number of rows, a block of attention_tiles takes 16 rows
-                                           // instead of 64
-constexpr int64_t kFewSliceRows = 8;       // up to this number of rows, the plain kernel is used instead of
-                                           // attention_slices
-constexpr size_t kMostShared = 96 * 1024;  // limit of shared memory per block of the plain kernel, in bytes; every GPU
-                                           // offers this much
+constexpr int64_t kMostLatentRows = 48;    // largest number of rows per KV head for attention_latent; for more rows,
+                                           // attention_slices reads fewer bytes
+constexpr int64_t kFewRows = 16;           // if a KV head has at most this number of rows, a block of attention_tiles
+                                           // takes 16 rows instead of 64
+constexpr int64_t kFewSliceRows = 8;       // if a KV head has at most this number of rows, the plain kernel runs
+                                           // instead of attention_slices
+constexpr size_t kMostShared = 96 * 1024;  // largest shared memory of a block of the plain kernel, in bytes; every GPU
+                                           // supports blocks of this size
 constexpr int64_t kPlainBlocks = 4;        // number of blocks of the plain kernel per multiprocessor
 
 enum Index { kQ, kK, kV, kPositions, kMask, kSinks };
@@ -33,9 +35,10 @@ const Tensor* source(const Tensor& node, size_t index) {
   return index < node.src.size() ? node.src[index] : nullptr;
 }
 
-/// The division of a node into blocks. Several splits are used only if the number of combinations of (KV head, row
-/// tile, batch, part) is smaller than the number of multiprocessors. So the context has enough counters, one per
-/// combination.
+/// The division of a node among blocks. Each combination of (KV head, row tile, batch, part) can be divided further
+/// into splits of the cache rows. A combination with several splits needs one of the context's counters. The context
+/// has one counter per multiprocessor. So several splits are used only if there are fewer combinations than
+/// multiprocessors.
 struct Plan {
   int64_t tile_rows = 0, row_tiles = 0, splits = 1;
 };
@@ -60,7 +63,7 @@ int64_t rows_per_kv_head(const Tensor& node) {
 
 // --- tensor cores ---
 
-/// Whether kernels can copy the rows: as 16-bit floats in vectors of 16 bytes, or as q8_0.
+/// Whether kernels can copy the rows of K or V: as 16-bit floats in vectors of 16 bytes, or as q8_0.
 bool can_be_copied(const Tensor& kv) {
   if (kv.dtype == DType::kQ8_0) return true;
   if (kv.dtype != DType::kF16 && kv.dtype != DType::kBF16) return false;
@@ -86,7 +89,8 @@ Kernel slice_kernel(const Tensor& node) {
   return attention::slices(k.dtype, v.dtype, static_cast<int>(k.shape[0]), static_cast<int>(v.shape[0]));
 }
 
-/// Kernel for values that are the first elements of the keys' rows. Only shapes, dtypes and strides are checked here.
+/// Returns the kernel for nodes whose values are the first elements of the keys. This function checks only shapes,
+/// dtypes and strides.
 Kernel latent_kernel(const Tensor& node) {
   const Tensor &k = *node.src[kK], &v = *node.src[kV];
   const int64_t rows = rows_per_kv_head(node);
@@ -174,7 +178,7 @@ void run(const LaunchContext& context, Tensor& node) {
                dim3(static_cast<unsigned>(kernel.threads)), kernel.shared_bytes, a);
 }
 
-/// Whether the kernels' integer types can hold the sizes.
+/// Whether 32-bit integers can count the keys and rows, and kMostShared bytes are enough for the plain kernel.
 bool is_small_enough(const Tensor& node) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   const Tensor &q = *node.src[kQ], &k = *node.src[kK], &v = *node.src[kV];
@@ -198,9 +202,10 @@ bool supports(const Tensor& node) {
          (!mask || mask->dtype == DType::kF32 || mask->dtype == DType::kF16) && (!sinks || sinks->dtype == DType::kF32);
 }
 
-/// Bytes for the partials of any kernel that run() may choose. run() also considers addresses, which are not known yet.
+/// Returns the size in bytes of the workspace for partial results. This size is enough for each kernel that run() may
+/// choose. The choice also depends on addresses, which are not known yet.
 size_t workspace(const Tensor& node, const GpuTraits& gpu) {
-  int64_t floats = 0;  // number of floats per row
+  int64_t floats = 0;  // number of floats per row of the result
   for (const Kernel& kernel : {tile_kernel(node), latent_kernel(node), slice_kernel(node), rows_kernel(node)}) {
     if (kernel.kernel == nullptr) continue;
     const int64_t splits = cut(node, kernel, gpu).splits;

@@ -1,4 +1,4 @@
-// attention on tensor cores for keys whose first elements are the values.
+// attention on tensor cores for values that are the first elements of the keys.
 #include "devices/cuda/kernels/attention_latent.h"
 
 #include "devices/cuda/ops/attention.h"

@@ -1,4 +1,4 @@
-// attention on tensor cores, slice by slice.
+// attention on tensor cores for heads whose elements are processed in slices.
 #include "devices/cuda/kernels/attention_slices.h"
 
 #include "devices/cuda/ops/attention.h"

@@ -1,4 +1,4 @@
-// attention on tensor cores, with heads of up to 256 columns.
+// attention on tensor cores for heads of up to 256 elements.
 #include "devices/cuda/kernels/attention_tiles.h"
 
 #include "devices/cuda/ops/attention.h"

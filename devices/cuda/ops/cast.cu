@@ -1,5 +1,5 @@
-// cast: converts any dtype, through f32, to a plain dtype or to a dtype with blocks of 32. Conversions between integer
-// dtypes are exact. If both dtypes are equal, elements are copied.
+// cast: converts elements of any dtype, through f32, to a plain dtype or to a dtype with blocks of 32 elements.
+// Conversions between integer dtypes are exact. If both dtypes are equal, elements are copied.
 #include "devices/cuda/ops/conversion.h"
 #include "devices/cuda/ops/copy.h"
 #include "devices/cuda/ops/map.h"
@@ -20,7 +20,7 @@ struct Cast {
 
 constexpr int kWarps = 4;
 
-/// In `shape`, axis 0 counts blocks of the result. A warp computes one block.
+/// Axis 0 of `shape` counts blocks of the result, not elements. A warp computes one block.
 __global__ void cast_to_blocks(WalkShape shape, Operand to, Operand from, Conversion<> convert) {
   __shared__ QuantizeScratch scratch[kWarps];
   let_next_start();

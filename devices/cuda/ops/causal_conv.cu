@@ -20,11 +20,12 @@ struct Conv {
   __device__ int64_t taps() const { return weight.shape[0]; }
 };
 
-/// Inputs are numbered. Tokens have numbers from 0 on; inputs in the state have negative numbers. kNoInput means that
-/// there is no input.
+/// Each input of a sequence has a number. The inputs of this call's tokens have numbers from 0 on. The inputs in the
+/// state have negative numbers. kNoInput stands for a missing input.
 constexpr int64_t kNoInput = -(int64_t{1} << 62);
 
-/// Returns the number of the previous input of the sequence. For input == number of tokens, returns the last input.
+/// Returns the number of the input before `input` in the same sequence. If `input` equals the number of tokens, this
+/// function returns the last input.
 __device__ __forceinline__ int64_t input_before(const Conv& conv, int64_t input) {
   if (input >= 0 && input < conv.tokens() && conv.texts.begins(input)) return kNoInput;
   for (--input; input >= 0 && conv.texts.is_padding(input);) --input;

@@ -1,5 +1,5 @@
-// Element-wise conversion of rows from one dtype to another, for cast, get_rows and set_rows. A warp computes a block
-// of 32.
+// Element-wise conversion of rows from one dtype to another, for cast, get_rows and set_rows. A warp computes a
+// quantised block of 32 elements.
 #pragma once
 
 #include "devices/cuda/kernels/quantize.h"
@@ -7,15 +7,17 @@
 
 namespace shoal::cuda {
 
-/// kFromBlocks: the source may be quantised. If it is false, kernels need fewer registers and no stack.
+/// kFromBlocks: whether the source may be quantised. If kFromBlocks is false, kernels need fewer registers and no
+/// stack.
 template <bool kFromBlocks = true>
 struct Conversion {
   static constexpr int kItem = 8;
 
   DType to_dtype, from_dtype;
   int64_t to_stride, from_stride;  ///< strides of elements or blocks, in bytes
-  bool integers, quantized;        ///< integers: both sides are integers; quantized: the source consists of blocks
-  bool eight;                      ///< whether an item is eight elements; requires rows without gaps
+  bool integers, quantized;        ///< integers: whether source and result are integers; quantized: whether the source
+                                   ///< consists of blocks
+  bool eight;                      ///< whether an item has eight elements instead of one; requires rows without gaps
 
   /// Returns element i of a row of floats or blocks.
   __device__ float element(const std::byte* row, int64_t i) const {
@@ -34,7 +36,8 @@ struct Conversion {
     if (from_dtype == DType::kF32) return load_floats<float>(row, values);
     from_dtype == DType::kF16 ? load_floats<__half>(row, values) : load_floats<__nv_bfloat16>(row, values);
   }
-  /// Converts item `item` of a row: one element, or eight elements (`eight`). Writes zeros if `from` is nullptr.
+  /// Converts item `item` of a row. An item has eight elements if `eight` is set, else one element. Writes zeros if
+  /// `from` is nullptr.
   __device__ void operator()(const std::byte* from, std::byte* to, int64_t item) const {
     const int64_t first = eight ? item * kItem : item;
     to += first * to_stride;
@@ -47,7 +50,7 @@ struct Conversion {
     if (from) load(from, first, values);
     store_eight(to_dtype, values, to);
   }
-  /// Computes block `block` of a row. All lanes of a warp call it.
+  /// Computes block `block` of a row. All lanes of a warp must call this function.
   __device__ void make_block(QuantizeScratch& s, const std::byte* from, std::byte* to, int64_t block) const {
     s.x[threadIdx.x] = element(from, block * quants::kBlock + threadIdx.x);
     __syncwarp();

@@ -1,5 +1,5 @@
-// Copies without a change of dtype. contiguous: a transposed source passes through shared memory, so that source and
-// result are both accessed along rows. concat: each source is copied to its place in the result.
+// Copies without a change of dtype. `contiguous` copies a transposed source through shared memory, so the reads and the
+// writes are both contiguous. `concat` copies each source to its range of the result.
 #include "devices/cuda/ops/copy.h"
 
 #include "devices/cuda/ops/map.h"
@@ -23,7 +23,8 @@ struct Transposition {
   int64_t n0, n1, n2, tiles0, tiles1, tiles;
 };
 
-/// Neighbouring elements are adjacent along axis 1 in the source and along axis 0 in the result.
+/// Transposes axes 0 and 1. Neighbours along axis 1 are adjacent in the source. Neighbours along axis 0 are adjacent in
+/// the result.
 template <class Unit>
 __global__ void transpose_kernel(Transposition t) {
   __shared__ Unit tile[kTile][kTile + 1];

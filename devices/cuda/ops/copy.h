@@ -1,4 +1,4 @@
-// Copies of elements without a change of dtype. Any strides are supported; accesses are as wide as the layouts allow.
+// Copies of elements without a change of dtype. Any strides are supported. Each access is as wide as the layouts allow.
 #pragma once
 
 #include "devices/cuda/kernels/memory.h"
@@ -23,13 +23,13 @@ void with_unit(int64_t bytes, F&& f) {
   }
 }
 
-/// Returns the shape with axis 0 counted in bytes instead of elements.
+/// Returns `shape` with the length of axis 0 in bytes instead of elements.
 inline Shape shape_in_bytes(const Tensor& tensor, const Shape& shape) {
   const DTypeTraits& type = traits(tensor.dtype);
   return {shape[0] / type.block_elems * static_cast<int64_t>(type.block_bytes), shape[1], shape[2], shape[3]};
 }
 
-/// Returns the largest access width, in bytes, that fits rows of this shape in all operands.
+/// Returns the largest access width, in bytes, that all operands allow for rows of this shape.
 inline int64_t widest_unit(const Shape& bytes, std::initializer_list<const Operand*> operands) {
   for (const int64_t unit : {16, 8, 4, 2}) {
     if (std::all_of(operands.begin(), operands.end(), [&](auto* one) { return has_packs(*one, bytes, 1, unit); })) {
@@ -39,11 +39,11 @@ inline int64_t widest_unit(const Shape& bytes, std::initializer_list<const Opera
   return 1;
 }
 
-/// Copies the elements of `tensor` to `data`. Rows of the copy have no gaps; `strides` contains the copy's strides
+/// Copies the elements of `tensor` to `data`. Rows of the copy have no gaps. `strides` contains the copy's strides
 /// along axes 1 to 3.
 void copy_to(const LaunchContext& context, const Tensor& tensor, std::byte* data, const Strides& strides);
 
-/// contiguous: copies the source to the node.
+/// Runs the op contiguous: copies the source to the node.
 void run_contiguous(const LaunchContext& context, Tensor& node);
 
 }  // namespace shoal::cuda

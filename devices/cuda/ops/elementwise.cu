@@ -1,5 +1,5 @@
-// unary, scale, clamp, glu, and add, sub, mul, div with broadcasting. f16 and bf16 are computed in f32; i32 stays i32.
-// The kind of an op is the same for all threads.
+// The ops unary, scale, clamp, glu, add, sub, mul and div. The last four ops broadcast. f16 and bf16 are computed in
+// f32; i32 stays i32. All threads of a launch run the same operation, for example the same unary function.
 #include "devices/cuda/kernels/activations.h"
 #include "devices/cuda/ops/map.h"
 #include "devices/cuda/ops/ops.h"
@@ -19,7 +19,7 @@ struct ScaleBy {
   __device__ float operator()(float x) const { return Rounded(x) * Rounded(scale) + Rounded(bias); }
 };
 
-/// NaN stays NaN.
+/// Clamps a value. NaN stays NaN.
 struct ClampTo {
   using Value = float;
   float min, max;
@@ -35,7 +35,7 @@ struct Gate {
   __device__ float operator()(float gate, float up) const { return activate_gate(kind, gate) * up; }
 };
 
-/// Integers are computed as unsigned numbers, so that overflow wraps around instead of being undefined.
+/// Computes integers as unsigned numbers. So an overflow wraps around instead of being undefined.
 template <class T>
 struct Arithmetic {
   using Value = T;
@@ -73,7 +73,7 @@ void run_clamp(const LaunchContext& context, Tensor& node) {
   map_one(context, node, ClampTo{params.min, params.max});
 }
 
-/// If there is a single source, each of its rows contains the gate followed by the up part.
+/// If there is only one source, each of its rows contains the gate first and then the `up` values.
 void run_glu(const LaunchContext& context, Tensor& node) {
   const Tensor& gate = *node.src[0];
   const bool separate = node.src.size() > 1 && node.src[1];

@@ -1,11 +1,11 @@
-// Rows of float tensors (f32, f16, bf16, any strides) for kernels that work along rows. A row is computed by a warp or
-// by a block (RowTeam). Each thread of the team takes every n-th quad of four elements (n = number of threads):
+// Rows of float tensors (f32, f16, bf16, any strides) for kernels that work along rows. A warp or a block computes a
+// row (RowTeam). Each of the n threads of the team takes every n-th quad of four elements:
 //
 //   const RowTeam<kWarpRows> team;                                  // this thread's row and team
 //   const FloatRow<T> row(x, row_of(x, team.row));
 //   for (int64_t at = 4 * team.thread; at < row.length; at += 4 * team.threads) { row.load(at, values); ... }
 //
-// If the row has no gaps and is aligned to quads, a quad is one access of 16 bytes (8 bytes for f16 and bf16).
+// If the row has no gaps and is aligned to quads, one access of 16 bytes (8 bytes for f16 and bf16) loads a quad.
 #pragma once
 
 #include "devices/cuda/kernels/convert.h"
@@ -16,19 +16,19 @@
 namespace shoal::cuda {
 
 inline constexpr int kQuad = 4;
-/// Number of quads per thread that stay in registers between the passes over a row.
+/// Number of quads that a thread holds in registers from one pass over a row to the next pass.
 inline constexpr int kHeldQuads = 4;
-/// Length up to which a row is computed by one warp.
+/// Largest number of elements of a row that one warp computes. A block computes a longer row.
 inline constexpr int64_t kWarpRowLength = kWarp * kQuad * kHeldQuads;
 inline constexpr int kWarpRowThreads = 128;
 
-/// Whether there are at most 2^31 - 1 rows. A grid cannot have more blocks, and kernels find their row with 32-bit
-/// divisions.
+/// Whether the tensor has at most 2^31 - 1 rows. This limit exists because a grid cannot have more blocks, and kernels
+/// find their row with 32-bit divisions.
 inline bool rows_fit(const Tensor& tensor) {
   return tensor.rows() <= 0x7fffffff;
 }
 
-/// The indices of a row on axes 1, 2 and 3.
+/// Indices of a row on axes 1, 2 and 3.
 struct RowIndex {
   uint32_t i1, i2, i3;
 };
@@ -65,8 +65,8 @@ struct FloatRow {
   }
 };
 
-/// Maps a value to the integer by which top_k orders values. The integer increases with the value, is equal for both
-/// zeros, and is 0 (the smallest) for NaN.
+/// Maps a value to the integer by which top_k orders values. A larger value has a larger integer. Both zeros have the
+/// same integer, and NaN has 0, the smallest integer.
 __device__ __forceinline__ uint32_t order_of(float value) {
   if (value == 0.0f) value = 0.0f;  // replaces -0 by 0
   uint32_t bits;
@@ -75,7 +75,7 @@ __device__ __forceinline__ uint32_t order_of(float value) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-/// Stores elements [at, at + 4) of a row of f32 without gaps. Elements past the end of the row are not stored.
+/// Stores elements [at, at + 4) of a row of f32. The row has no gaps. Elements past the end of the row are not stored.
 __device__ __forceinline__ void store_quad(float* row, int64_t at, int64_t length, const float (&values)[kQuad]) {
   float* const to = row + at;
   if (at + kQuad <= length && reinterpret_cast<uintptr_t>(to) % sizeof(float4) == 0) {
@@ -88,7 +88,7 @@ __device__ __forceinline__ void store_quad(float* row, int64_t at, int64_t lengt
   }
 }
 
-/// The threads that share a row: a warp or a block.
+/// The threads that compute one row together: a warp or a block.
 template <bool kWarpRows>
 struct RowTeam {
   int64_t row;
@@ -122,8 +122,8 @@ struct RowGrid {
   dim3 grid, block;
 };
 
-/// Launch parameters. If there are too few rows to fill the GPU, each thread takes one quad, so that a row takes less
-/// time. Otherwise, each thread takes several quads.
+/// Returns the launch parameters for rows of this length. If there are too few rows to fill the GPU, each thread takes
+/// one quad, so each row takes less time. Otherwise, each thread takes several quads.
 inline RowGrid row_grid(int64_t length, int64_t rows, const GpuTraits& gpu) {
   if (length <= kWarpRowLength) {
     constexpr int64_t kRowsPerBlock = kWarpRowThreads / kWarp;

@@ -1,5 +1,5 @@
-// A warp handles one head of a token: it reads the head, rotates it, and writes it to its destinations. All heads of a
-// block belong to the same token, so the block computes the token's cosines, sines and cache row only once.
+// A warp reads one head of a token, rotates the head, and writes the head to its destinations. All heads of a block
+// belong to the same token. So the block computes the token's cosines, sines and cache row only once.
 #include "devices/cuda/ops/fused.h"
 
 #include <algorithm>
@@ -15,20 +15,20 @@ using Nodes = std::span<Tensor* const>;
 
 constexpr int kRows = 8;  ///< number of heads per block
 constexpr int kThreads = 32 * kRows;
-constexpr int64_t kMostDims = 2 * kThreads;  ///< a thread handles one pair of dimensions
-constexpr int64_t kMostColumns = 1024;       ///< largest number of elements of a head; heads are processed in shared
-                                             ///< memory
-constexpr int kMostParts = 3;                ///< largest number of parts: queries, keys, values
+constexpr int64_t kMostDims = 2 * kThreads;  ///< largest number of rotated dimensions; a thread handles one pair of
+                                             ///< dimensions
+constexpr int64_t kMostColumns = 1024;       ///< largest head, in elements; heads must fit in shared memory
+constexpr int kMostParts = 3;                ///< queries, keys and values
 constexpr size_t kMostNodes = 4;
 
-/// A tensor of heads and the destinations of the heads.
+/// A tensor of heads, and the addresses to which the heads are written.
 struct Part {
-  const std::byte* from = nullptr;  ///< f32; elements of a head are contiguous
+  const std::byte* from = nullptr;  ///< source of the heads, in f32; elements of a head are contiguous
   int64_t from_head = 0, from_token = 0;
   int columns = 0, heads = 0;
   int offset = 0;              ///< index of the first rotated element
-  float* result = nullptr;     ///< rotated heads [columns, heads, tokens]; nullptr: heads are not rotated
-  std::byte* cache = nullptr;  ///< nullptr: heads are not written to a cache
+  float* result = nullptr;     ///< rotated heads [columns, heads, tokens]; nullptr: the heads are not rotated
+  std::byte* cache = nullptr;  ///< nullptr: no cache gets the heads
   int64_t cache_head = 0, cache_row = 0;
   DType cache_dtype = DType::kF32;
 };
@@ -38,14 +38,15 @@ struct Work {
   int count = 0;  ///< number of parts
   int heads = 0;  ///< number of heads of all parts
   int64_t tokens = 0;
-  Rotation rotation{};  ///< shared by all parts with a result
+  Rotation rotation{};  ///< rotation of all parts with a result
   const std::byte* ids = nullptr;
   int64_t id_stride = 0;
   DType ids_dtype = DType::kI32;
-  Selection selection;  ///< shared by all caches
+  Selection selection;  ///< selection of the rows of all caches
 };
 
-/// Whether a later token writes the same cache row. The row of the last such token is kept. All threads call it.
+/// Whether a later token writes the same cache row as this token. In this case, only the last such token writes the
+/// row. All threads of the block must call this function.
 __device__ bool is_overwritten(const Work& work, int64_t token, int64_t id) {
   bool found = false;
   for (int64_t later = token + 1 + threadIdx.x; later < work.tokens; later += kThreads) {
@@ -54,8 +55,9 @@ __device__ bool is_overwritten(const Work& work, int64_t token, int64_t id) {
   return __syncthreads_or(found) != 0;
 }
 
-/// Returns the token's row in the caches, or -1 if the token writes no row. All threads call it. It contains a barrier,
-/// after which all threads see each other's earlier writes to shared memory.
+/// Returns the token's row in the caches, or -1 if the token writes no row. All threads of the block must call this
+/// function. The function contains a barrier. After this barrier, all threads see the earlier writes of all threads to
+/// shared memory.
 __device__ int64_t cache_row(const Work& work, int64_t token) {
   if (work.ids == nullptr) {
     __syncthreads();
@@ -121,7 +123,7 @@ __global__ void __launch_bounds__(kThreads) rope_set_rows(const Work work, int p
   store_head(row, part.columns, lane, part.cache_dtype, part.cache + to_row * part.cache_row + head * part.cache_head);
 }
 
-// --- choice of the nodes that are fused ---
+// --- choice of the fused nodes ---
 
 int64_t stride(const Tensor& tensor, int axis) {
   return static_cast<int64_t>(tensor.strides[axis]);
@@ -138,10 +140,11 @@ bool is_same_row(const Tensor& a, const Tensor& b) {
   return a.data == b.data && a.dtype == b.dtype && a.strides[0] == b.strides[0];
 }
 
-/// Converts nodes to parts of the work as long as the nodes are compatible.
+/// Converts compatible nodes to parts of the work.
 class Collector {
  public:
-  /// Adds a node. Returns false if it is not compatible with the earlier nodes; then the work must not be used.
+  /// Adds a node. Returns false if the node is not compatible with the earlier nodes. If add() has returned false, the
+  /// caller must not use the work.
   bool add(const Tensor& node) {
     if (node.op == Op::kRope) return add_rope(node);
     return node.op == Op::kSetRows && add_set_rows(node);
@@ -210,7 +213,7 @@ class Collector {
     return true;
   }
 
-  /// Whether these rows overlap a result of the launch.
+  /// Whether the memory of `rows` overlaps a result of the launch.
   bool is_result(const Tensor& rows) const {
     return std::any_of(work_.parts, work_.parts + work_.count, [&](const Part& part) {
       const auto* begin = reinterpret_cast<const std::byte*>(part.result);
@@ -219,7 +222,7 @@ class Collector {
     });
   }
 
-  /// Returns the part whose rotated heads are these rows, or nullptr.
+  /// Returns the part whose rotated heads are `rows`, or nullptr.
   Part* part_with_result(const Tensor& rows) {
     const auto is = [&](const Part& part) {
       const auto bytes = static_cast<int64_t>(sizeof(float)) * part.columns;
@@ -251,8 +254,8 @@ bool is_in_place(const Tensor& rope, const Tensor& x) {
   return same;
 }
 
-/// Whether `reader` may read this source while `writer` runs. A set_rows gets rotated heads from shared memory instead
-/// of from the result of the rope, so the rope may write this result concurrently.
+/// Whether `reader` may read this source while `writer` runs. A set_rows reads rotated heads from shared memory instead
+/// of from the result of the rope. So the rope may write this result at the same time.
 bool may_read(const Tensor& reader, size_t source, const Tensor& writer) {
   const Tensor* read = reader.src[source];
   if (read == nullptr || !overlap(*read, written_by(writer))) return true;
@@ -260,7 +263,8 @@ bool may_read(const Tensor& reader, size_t source, const Tensor& writer) {
   return &reader == &writer && source == 0 && is_in_place(writer, *read);
 }
 
-/// Whether no node writes memory that another node reads or writes. This is required because blocks run in any order.
+/// Whether each node writes only memory that no other node accesses. Blocks run in any order, so this condition is
+/// necessary.
 bool are_apart(Nodes nodes) {
   for (const Tensor* writer : nodes) {
     for (const Tensor* other : nodes) {

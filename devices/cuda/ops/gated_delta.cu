@@ -1,6 +1,7 @@
-// gated_delta: the columns of the states are independent (graph/ops/ops.h). A block takes several columns of a head.
-// Eight lanes hold a column in registers for all tokens, so the state is read once and written once. The tokens' keys,
-// queries and other inputs pass through shared memory in tiles. The next tile is copied while the current tile is used.
+// gated_delta: the columns of a state are independent of each other (graph/ops/ops.h). A block computes several columns
+// of a head. Eight lanes hold a column in registers for all tokens, so the state is read once and written once. The
+// block copies the tokens' keys, queries and other inputs to shared memory in tiles. The next tile is copied while the
+// current tile is used.
 #include <algorithm>
 #include <bit>
 
@@ -17,7 +18,8 @@ constexpr int kLanes = 8;  ///< number of lanes per column
 constexpr int kColumns = kThreads / kLanes;
 constexpr int kTileTokens = 16;
 constexpr int kQuad = 4;
-constexpr int kStep = kLanes * kQuad;  ///< number of elements of a column that its lanes cover with one quad per lane
+constexpr int kStep = kLanes * kQuad;  ///< number of elements that a column's lanes hold together if each lane holds
+                                       ///< one quad
 constexpr int64_t kMostSize = 256;
 
 struct Delta {
@@ -25,7 +27,8 @@ struct Delta {
   StatePositions texts;
   float* to;
   uint32_t size, heads, tokens, column_tiles;
-  bool tiled, quads_of_keys, quads_of_state;  ///< quads_of_...: whether rows can be read as aligned quads
+  bool tiled, quads_of_keys, quads_of_state;  ///< quads_of_keys, quads_of_state: whether rows of keys and queries, or
+                                              ///< of the state, can be read in aligned quads
 
   __device__ int64_t key_head(uint32_t head) const {
     const auto key_heads = static_cast<uint32_t>(q.shape[1]);
@@ -33,7 +36,7 @@ struct Delta {
   }
 };
 
-/// A tile of tokens in shared memory. Keys and queries are padded with zeros to whole quads per lane.
+/// A tile of tokens in shared memory. Keys and queries end with zeros, so each lane has whole quads.
 struct Tile {
   float *k, *q, *v, *factor, *beta;
   int32_t* position;
@@ -48,7 +51,7 @@ struct Tile {
         position(reinterpret_cast<int32_t*>(beta + tokens)) {}
 };
 
-/// Copies a row of keys or queries to shared memory. All lanes of a warp call it.
+/// Copies a row of keys or queries to shared memory. All lanes of a warp must call this function.
 __device__ __forceinline__ void stage_row(const std::byte* from, float* to, int size, int padded, bool by_quads) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   if (by_quads) {
@@ -84,14 +87,14 @@ __device__ __forceinline__ void stage(const Delta& delta, const Tile& tile, uint
   }
 }
 
-/// Returns the sum over the lanes of a column. All of these lanes get the same sum.
+/// Returns the sum of `value` over the lanes of a column. Each of these lanes gets the same sum.
 __device__ __forceinline__ float column_sum(float value) {
 #pragma unroll
   for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) value += __shfl_xor_sync(kAllLanes, value, lanes);
   return value;
 }
 
-/// The elements of a column that one lane holds: quads with a stride of kStep elements.
+/// The elements of a column that one lane holds. The distance between consecutive quads of a lane is kStep elements.
 template <int kQuads>
 struct Column {
   float4 quads[kQuads];
@@ -152,7 +155,7 @@ struct Column {
   }
 };
 
-/// Processes the tokens of a tile. The results overwrite the values (v) in the tile.
+/// Processes the tokens of a tile. The results replace the values (v) in the tile.
 template <int kQuads>
 __device__ __forceinline__ void go_through(Column<kQuads>& column, const Tile& tile, int count, int number, int lane) {
   constexpr int kPadded = kQuads * kStep;
@@ -209,12 +212,12 @@ __global__ void __launch_bounds__(kThreads) gated_delta(Delta delta, int tile_to
       const uint32_t of = first_column + i % kColumns;
       if (of < delta.size) result[(first + i / kColumns) * row + of] = tile.v[i];
     }
-    __syncthreads();  // the tile's buffer can be reused
+    __syncthreads();  // after this barrier, the next tile may overwrite the tile's buffer
   }
   if (mine < delta.size) column.store(result + (delta.tokens + mine) * row, lane, size, delta.quads_of_state);
 }
 
-/// Whether rows are aligned to 16 bytes and consist of whole quads.
+/// Whether rows of the tensor are aligned to 16 bytes and consist of whole quads.
 bool has_quads(const Tensor& tensor) {
   return tensor.shape[0] % kQuad == 0 && reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0 &&
          tensor.strides[1] % 16 == 0 && tensor.strides[2] % 16 == 0;

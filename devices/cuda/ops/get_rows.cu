@@ -1,4 +1,4 @@
-// get_rows: each row of the result is a row of the table, converted to f32. i32 tables are copied.
+// get_rows: each row of the result is a row of the table, converted to f32. If the table is i32, rows are copied.
 #include "devices/cuda/ops/conversion.h"
 #include "devices/cuda/ops/map.h"
 #include "devices/cuda/ops/ops.h"
@@ -11,7 +11,7 @@ struct GetRows {
   Operand to, table, ids;
   DType ids_dtype;
   Conversion<> convert;
-  bool writes_zeros;  ///< whether indices outside this device's part give rows of zeros
+  bool writes_zeros;  ///< whether this device writes zeros for an index of a row on another device
   Selection selection;
 
   __device__ void operator()(const Index& i) const {

@@ -1,6 +1,6 @@
-// Element-wise ops: node[i] = f(a[i]) or f(a[i], b[i]) with broadcasting. F must define operator() for the device and
-// `using Value = float` or uint32_t, the type in which it computes. Operands of f32 or i32 without gaps are accessed 16
-// bytes at a time.
+// Element-wise ops: node[i] = f(a[i]) or f(a[i], b[i]) with broadcasting. F must define a device function operator(). F
+// must also define the type Value in which F computes: float or uint32_t. Operands of f32 or i32 without gaps are
+// accessed 16 bytes at a time.
 #pragma once
 
 #include "devices/cuda/kernels/convert.h"
@@ -36,7 +36,7 @@ __device__ inline Value apply(const F& f, const Value (&values)[kSources]) {
   }
 }
 
-/// Processes one element. The dtypes are checked at run time.
+/// Processes one element. The kernel checks the dtypes at run time.
 template <int kSources, class F>
 struct MapElement {
   using Value = typename F::Value;
@@ -52,8 +52,8 @@ struct MapElement {
   }
 };
 
-/// Processes 16 bytes of elements of type F::Value. If a source has stride 0 along axis 0, its single element is used
-/// for all elements of the result.
+/// Processes 16 bytes of elements of type F::Value. If a source has stride 0 along axis 0, all elements of the result
+/// use the source's single element.
 template <int kSources, class F>
 struct MapPack {
   using Value = typename F::Value;
@@ -84,13 +84,13 @@ struct MapPack {
   }
 };
 
-/// A source of a map: its address, strides and dtype.
+/// A source of map(): its address, strides and dtype.
 struct MapSource {
   Operand operand;
   DType dtype;
 };
 
-/// Computes node = f(sources), on floats of any dtypes or on i32.
+/// Computes node = f(sources). The tensors are f32, f16 or bf16 in any combination, or all i32.
 template <int kSources, class F>
 void map(const LaunchContext& context, const Tensor& node, const MapSource (&sources)[kSources], const F& f) {
   using Value = typename F::Value;
@@ -114,11 +114,12 @@ void map(const LaunchContext& context, const Tensor& node, const MapSource (&sou
   walk(context, shape, pack);
 }
 
-/// Whether a map can write the result, which must be a float tensor without gaps.
+/// Whether map() can write the result: a float tensor without gaps.
 inline bool is_float_result(const Tensor& node) {
   return is_float(&node) && node.is_contiguous();
 }
-/// Whether a map can read the tensor. Quantised rows must have no gaps; plain dtypes may have any strides.
+/// Whether the kernels that copy or convert rows can read the tensor. Rows of quantised tensors must have no gaps.
+/// Plain dtypes may have any strides.
 inline bool is_readable(const Tensor* tensor) {
   return tensor && (!traits(tensor->dtype).is_quantized || tensor->is_row_contiguous());
 }

@@ -1,6 +1,6 @@
-// mul_mat and its fused forms. If each matrix has up to eight columns, kernels that read every weight once are used
-// (mul_mat_vec.h). More columns are computed with tiles (mul_mat_tiles.h), or in groups of eight columns if tiles do
-// not support the operands.
+// mul_mat and its fused forms. Up to eight columns per matrix are computed with the kernels of mul_mat_vec.h, which
+// read every weight once. More columns are computed with tiles (mul_mat_tiles.h). If tiles do not support the operands,
+// the kernels of mul_mat_vec.h compute groups of eight columns.
 #include <algorithm>
 
 #include "devices/cuda/ops/mul_mat_fused.h"
@@ -23,7 +23,7 @@ bool uses_tiles(const Tensor& node) {
   return columns_per_matrix(node) > kVecColumns && mul_mat_tiles_supports(node);
 }
 
-/// Runs a product with the kernels for few columns. The columns must already be prepared.
+/// Runs a product with the kernels for few columns. `columns` contains the prepared columns.
 void run_vec(const LaunchContext& context, const JoinedProduct& product, const Tensor& b, PreparedColumns columns,
              GluKind glu) {
   const Tensor &a = *product.a, &out = *product.out;
@@ -44,7 +44,8 @@ void run_vec(const LaunchContext& context, const JoinedProduct& product, const T
   multiply(context, a, p, kernel);
 }
 
-/// Runs products with the same b and few columns. If b must be prepared, `workspace` holds the prepared columns.
+/// Runs products with few columns. All products have the same b. If b must be prepared, `workspace` holds the prepared
+/// columns.
 void run_few_columns(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b,
                      std::byte* workspace, GluKind glu = {}) {
   if (stream_supports(products, b, context.gpu)) return stream_run(context, products, b, glu);
@@ -68,11 +69,11 @@ size_t workspace(const Tensor& node, const GpuTraits& gpu) {
   return columns_bytes(*node.src[0], *node.src[1]);
 }
 
-/// Whether the kernels for few columns run the product.
+/// Whether the kernels for few columns compute the node.
 bool is_decode(const Tensor& node) {
   return node.op == Op::kMulMat && supports_product(node) && columns_per_matrix(node) <= kVecColumns;
 }
-/// Whether tiles run the product and can also apply joined nodes.
+/// Whether tiles compute the node and can also compute the nodes that are joined to this node.
 bool is_prompt(const Tensor& node) {
   return node.op == Op::kMulMat && supports_product(node) && uses_tiles(node) && mul_mat_tiles_can_join(node);
 }

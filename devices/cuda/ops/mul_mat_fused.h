@@ -1,7 +1,7 @@
-// Products fused with the nodes that follow them (joined nodes), for plans in which these nodes are consecutive. They
-// use the kernels of mul_mat. Unless noted, fused products use the workspace of the first mul_mat node and write only
-// `out`; the other nodes need no memory. The `supports` functions check dtypes, shapes and strides. Like run() of an
-// op, these functions do not wait or throw.
+// Products fused with the nodes that follow them (joined nodes). In the plan, these nodes are consecutive. Fused
+// products use the kernels of mul_mat. Unless a comment says otherwise, a fused product uses the workspace of the first
+// mul_mat node and writes only `out`. The other nodes need no memory. The `supports` functions check dtypes, shapes and
+// strides. Like run() of an op, these functions do not wait or throw.
 #pragma once
 
 #include <span>
@@ -12,58 +12,58 @@
 
 namespace shoal::cuda {
 
-/// A product with a given b: out = a b or act(a b) * (up b), optionally plus an addend. For experts, `out` may be the
+/// A product with a given b: out = a b or act(a b) * (up b). An addend is optional. For experts, `out` may be the
 /// weighted sum over the slots.
 struct JoinedProduct {
   const Tensor* a = nullptr;
-  const Tensor* up = nullptr;  ///< same layout as `a`
+  const Tensor* up = nullptr;  ///< nullptr or a matrix of the same layout as `a`
   const Tensor* addend = nullptr;
   const Tensor* weights = nullptr;  ///< [1, slots]; nullptr: no weighted sum
   const Tensor* out = nullptr;
   const Tensor* node = nullptr;  ///< the mul_mat node; set by joined_products
 };
 
-/// Whether no queued work writes the weights.
+/// Whether the weights are constant: no queued work writes them.
 inline bool has_constant_weights(const JoinedProduct& product) {
   return is_constant(*product.a) && (!product.up || is_constant(*product.up));
 }
 
-/// For mul_mat_id: columns [first, first + count) of the sorted (slot, token) pairs. All of them have the same expert.
-/// matrix < 0: the expert is on another device, and the results are 0.
+/// For mul_mat_id: columns [first, first + count) of the sorted (slot, token) pairs. All pairs of a group have the same
+/// expert. If matrix < 0, the expert is on another device, and the results are 0.
 struct ColumnGroup {
   int32_t matrix, first, count;
 };
 
-/// out = act(gate) * up. gate and up are products of the same b with two matrices of the same layout.
+/// out = act(gate) * up. The nodes gate and up are products of the same b. Their two matrices have the same layout.
 bool mul_mat_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& out);
 void mul_mat_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out);
 
-/// out = act(gate) * up for experts. gate and up are mul_mat_id with the same b and ids. Experts are looked up and
-/// pairs are sorted only once.
+/// out = act(gate) * up for experts. The nodes gate and up are mul_mat_id with the same b and ids. So the experts are
+/// looked up only once, and the pairs are sorted only once.
 bool mul_mat_id_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& out);
 void mul_mat_id_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out);
 
-/// Weighted sum of a mul_mat_id of one token: out[m] adds up the results of all slots, each multiplied by its element
-/// of `weights` [1, slots]. `out` must not overlap the operands.
+/// Weighted sum of a mul_mat_id of one token. Each slot has a weight in `weights` [1, slots]. out[m] is the sum of the
+/// weighted results of all slots. `out` must not overlap the operands.
 bool mul_mat_id_sum_supports(const Tensor& node, const Tensor& weights, const Tensor& out, const GpuTraits& gpu);
 void mul_mat_id_sum_run(const LaunchContext& context, const Tensor& node, const Tensor& weights, Tensor& out);
 
-/// out = product + addend. The addend is a bias [m], or a residual of the product's shape (axes other than 0 may have
-/// length 1). `out` may be the addend itself.
+/// out = product + addend. The addend is a bias [m] or a residual. A residual has the product's shape, but axes other
+/// than 0 may have length 1. `out` may be the addend itself.
 bool mul_mat_add_supports(const Tensor& product, const Tensor& addend, const Tensor& out);
 void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const Tensor& addend, Tensor& out);
 
-/// Products with the same b, in order, each optionally followed by its sum with a bias or residual. If b must be
-/// prepared, it is prepared once, in the workspace of the last product. No result, addend or matrix may overlap this
-/// workspace. With up to eight columns, results have the same bits as with separate products unless rows are short.
-/// With tiles, results may be rounded differently than with separate products, because k may be divided into other
-/// parts. With one column, one launch computes all products.
+/// Products with the same b, in order. The addition of a bias or residual may follow each product. If b must be
+/// prepared, the workspace of the last product holds the prepared b. No result, addend or matrix may overlap this
+/// workspace. With up to eight columns, results have the same bits as the results of separate products, unless rows are
+/// short. With tiles, the rounding may differ, because the number of parts of k may differ. With one column, one launch
+/// computes all products.
 bool mul_mat_many_supports(std::span<Tensor* const> nodes, const GpuTraits& gpu);
 void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> nodes);
-/// The forms in which the kernels of these nodes read a record of b. The nodes are joined products with the same b, or
-/// products of experts.
+/// Returns the forms in which the kernels of these nodes read a record of b. The nodes are joined products with the
+/// same b, or products of experts.
 ColumnForms mul_mat_forms(std::span<Tensor* const> nodes, const GpuTraits& gpu);
-/// Returns the joined products that these nodes form.
+/// Returns the products that these nodes compute, with the addends.
 std::vector<JoinedProduct> joined_products(std::span<Tensor* const> nodes);
 
 }  // namespace shoal::cuda

@@ -1,7 +1,7 @@
 // mul_mat_id: the device reads the ids. If there are few (slot, token) pairs, each pair is multiplied separately by its
-// expert's matrix. Many pairs are first sorted by expert, so that a kernel takes several columns at a time. If experts
-// have more columns than such a kernel takes, tiles on tensor cores are used. Results of pairs whose expert is on
-// another device are zeros.
+// expert's matrix. Many pairs are first sorted by expert, so a kernel multiplies several columns by one matrix. If
+// experts have on average more columns than these kernels support, tiles on tensor cores are used. The results of pairs
+// whose expert is on another device are zeros.
 #include <algorithm>
 #include <bit>
 
@@ -18,13 +18,13 @@ namespace {
 
 constexpr int kSelectThreads = 256;
 constexpr int kGroupThreads = 1024;
-/// Pairs are sorted if experts have more than this number of pairs on average. The sort counts pairs in shared memory,
-/// which limits the number of experts.
+/// If the average number of pairs per expert exceeds kPairsToSort, pairs are sorted. The sort counts pairs in shared
+/// memory, whose size limits the number of experts.
 constexpr int64_t kPairsToSort = 4;
 constexpr int64_t kMostExperts = 4096;
 
-/// Writes, for each pair, the index of its expert among this device's experts, or -1. If several launches are needed,
-/// later launches write only the pairs that still have -1.
+/// Writes for each pair the index of its expert among this device's experts. If the expert is on another device, the
+/// index is -1. If several launches are needed, later launches write only the pairs that still have -1.
 __global__ void select_experts(View ids, Selection selection, bool is_first, int slots, int pairs, int32_t* to) {
   const int pair = static_cast<int>(blockIdx.x) * kSelectThreads + static_cast<int>(threadIdx.x);
   if (pair >= pairs) return;
@@ -63,13 +63,14 @@ __global__ void group_pairs(const int32_t* experts, int pairs, int count, int sh
 int64_t pairs_of(const Tensor& node) {
   return node.shape[1] * node.shape[2];
 }
-/// Whether to sort pairs. Only shapes are considered here; actual groups may be larger or smaller than the average.
+/// Whether run() sorts the pairs. Only shapes are known here, so the decision uses the average number of pairs per
+/// expert.
 bool is_sorted(const Tensor& node) {
   const int64_t experts = node.src[0]->shape[2];
   return node.shape[2] > 1 && experts <= kMostExperts && pairs_of(node) > kPairsToSort * experts;
 }
 
-/// Whether experts have more pairs on average than the kernels for few columns take at a time.
+/// Whether tiles compute the node. Tiles are used if the average number of pairs per expert exceeds kVecColumns.
 bool uses_tiles(const Tensor& node) {
   return is_sorted(node) && pairs_of(node) > kVecColumns * node.src[0]->shape[2] && mul_mat_tiles_can_join(node);
 }
@@ -80,7 +81,7 @@ struct Memory {
     const auto pairs = static_cast<size_t>(pairs_of(node));
     size_t offset = 0;
     const auto take = [&](size_t size) {
-      const auto at = reinterpret_cast<uintptr_t>(workspace) + offset;  // workspace is nullptr if only sizes are
+      const auto at = reinterpret_cast<uintptr_t>(workspace) + offset;  // `workspace` is nullptr if only the size is
                                                                         // computed
       offset += (size + 255) / 256 * 256;
       return reinterpret_cast<std::byte*>(at);
@@ -110,7 +111,7 @@ void select(const LaunchContext& context, const Tensor& node, const Memory& memo
   });
 }
 
-/// Sorts the pairs into groups of at most `columns`, a power of two.
+/// Sorts the pairs into groups of at most `columns` pairs. `columns` is a power of two.
 void group(const LaunchContext& context, const Tensor& node, const Memory& memory, int columns) {
   const int64_t pairs = pairs_of(node), experts = node.src[0]->shape[2];
   const int shift = std::countr_zero(static_cast<unsigned>(columns));
@@ -127,14 +128,15 @@ void run_tiles(const LaunchContext& context, const Tensor& node, const JoinedPro
   mul_mat_tiles_run_groups(context, node, joined, glu, pairs, memory.columns);
 }
 
-/// Sorts the pairs and describes the groups in `product`.
+/// Sorts the pairs, and stores the groups of pairs in `product`.
 void set_groups(const LaunchContext& context, const Tensor& node, const Memory& memory, int columns, Product& product) {
   group(context, node, memory, columns);
   product.columns_of = ColumnsOf::kGroups;
   product.groups = memory.groups;
   product.order = memory.order;
   product.group_count = memory.group_count;
-  // Each expert may have one incomplete group, and so may the pairs whose expert is on another device.
+  // Each expert may have one incomplete group. One more incomplete group may contain the pairs whose expert is on
+  // another device.
   const int64_t pairs = pairs_of(node);
   product.jobs = static_cast<int>(std::min(pairs, pairs / columns + node.src[0]->shape[2] + 1));
 }
@@ -143,7 +145,8 @@ bool streams(const Tensor& node, const JoinedProduct& joined, const GpuTraits& g
   return node.shape[2] == 1 && stream_experts_supports(joined, *node.src[1], node.shape[1], gpu);
 }
 
-/// Runs the node for one token. The kernel itself looks up the experts if this device has few ranges of expert ids.
+/// Runs the node for one token. If this device has few ranges of expert ids, the kernel of the product looks up the
+/// experts. Otherwise, select() looks up the experts before this kernel runs.
 void run_token(const LaunchContext& context, const Tensor& node, const JoinedProduct& joined, GluKind glu,
                const Memory& memory) {
   const Tensor& ids = *node.src[2];
@@ -159,7 +162,7 @@ void run_token(const LaunchContext& context, const Tensor& node, const JoinedPro
   stream_experts_run(context, joined, *node.src[1], glu, found);
 }
 
-/// Runs the joined product (or the node alone), in the node's workspace.
+/// Runs the joined product, or the node alone, with the node's workspace.
 void run_joined(const LaunchContext& context, const Tensor& node, const JoinedProduct& joined, GluKind glu = {}) {
   const Tensor& experts = *joined.a;
   const Tensor& x = *node.src[1];

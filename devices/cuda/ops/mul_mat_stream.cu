@@ -9,8 +9,9 @@
 namespace shoal::cuda {
 namespace {
 
-/// Smallest number of items per block: one per warp. An item is a row; a gated row is two items. If a matrix has too
-/// few rows to give every multiprocessor this number of items, reading the matrix takes less time than a launch.
+/// Smallest number of items per block: one item per warp. A row is one item; a gated row is two items. Some matrices
+/// have too few rows to give every multiprocessor this number of items. For these matrices, the launch takes longer
+/// than the reads.
 constexpr int64_t kFewItems = kStreamWarps;
 
 constexpr std::array kKernels = std::to_array<const StreamKernel*>({
@@ -28,7 +29,9 @@ const StreamKernel& kernel_of(DType dtype) {
   return *kKernels[static_cast<size_t>(dtype)];
 }
 
-/// Number of elements that a kernel reads together: the unit of one lane per step, or one vector.
+/// The length of a row must be a multiple of this number of elements. For floats, the number is the size of a vector of
+/// 16 bytes. For quantised weights, the number is the larger of two sizes: the size of a block and the size of a lane's
+/// unit.
 int64_t unit_of(DType dtype) {
   const DTypeTraits& type = traits(dtype);
   if (!type.is_quantized) return 16 / static_cast<int64_t>(type.block_bytes);
@@ -71,7 +74,7 @@ StreamPart part_of(const JoinedProduct& product) {
   return part;
 }
 
-/// Returns the kernel's argument. Fields that depend on blocks, steps or records are not set yet.
+/// Returns the kernel's argument. The fields that depend on blocks, steps or records are not set yet.
 Stream stream_of(std::span<const JoinedProduct> products, const Tensor& b) {
   Stream s;
   s.x = reinterpret_cast<const float*>(b.data);
@@ -81,7 +84,8 @@ Stream stream_of(std::span<const JoinedProduct> products, const Tensor& b) {
   return s;
 }
 
-/// Divides a part into blocks of `block_rows` rows, from block `first` on. Returns the index of the next free block.
+/// Divides the rows of a part into blocks of `block_rows` rows. `first` is the index of the part's first block. Returns
+/// the index after the part's last block.
 int64_t set_blocks(StreamPart& part, int64_t first, int64_t block_rows, int gated) {
   const int64_t blocks = divided_up(part.rows, block_rows);
   part.block_rows = static_cast<int>(block_rows);
@@ -92,8 +96,8 @@ int64_t set_blocks(StreamPart& part, int64_t first, int64_t block_rows, int gate
   return first + blocks;
 }
 
-/// Divides `blocks` blocks among the parts so that the largest number of bytes per block is as small as possible.
-/// Returns the number of blocks that are used.
+/// Divides `blocks` blocks among the parts. The division minimises the largest number of bytes per block. Returns the
+/// number of used blocks.
 unsigned deal_out(Stream& s, size_t count, int64_t blocks) {
   std::array<int64_t, kStreamParts> of{};
   const auto load = [&](size_t i) {
@@ -122,8 +126,9 @@ int64_t wanted_blocks(const Stream& s, int64_t processors) {
   return std::min(divided_up(items, kFewItems), processors);
 }
 
-/// Returns the bytes of shared memory that a kernel needs for these parts. Also sets each part's row_jump, which
-/// depends on the kernel's steps. The kernel of mixed types has its own step size for quantised parts.
+/// Returns the number of bytes of shared memory that a kernel needs for these parts. Also sets each part's row_jump,
+/// which depends on the kernel's step size. The kernel for mixed types uses another step size for quantised parts than
+/// the kernel for one type.
 size_t shared_bytes(Stream& s, size_t count, const StreamKernel& kernel) {
   size_t column = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -133,14 +138,15 @@ size_t shared_bytes(Stream& s, size_t count, const StreamKernel& kernel) {
     const int64_t step = type.is_quantized ? kernel.step_elements : own.step_elements, steps = divided_up(s.k, step);
     const size_t step_bytes = static_cast<size_t>(step) / type.block_elems * type.block_bytes;
     part.row_jump = part.row_step - static_cast<int>((steps - 1) * step_bytes);
-    // The column needs the same number of bytes per element in every kernel.
+    // Every kernel needs the same number of bytes per element of the column, so `own` also gives the bytes for
+    // `kernel`.
     const int64_t own_steps = divided_up(steps * step, own.step_elements);
     column = std::max(column, static_cast<size_t>(own_steps) * own.column_step_bytes);
   }
   return kStreamResults * sizeof(float) + column + kernel.ring_bytes;
 }
 
-/// Sets the address of the column's record if the part reads the record.
+/// Sets the address of the column's record. The address is nullptr if the part reads no record.
 void set_record(const LaunchContext& context, StreamPart& part, int k) {
   const ColumnForms form = stream_form(part.dtype);
   const ColumnRecord record = context.record({form.two && context.reads.two, form.four && context.reads.four});
@@ -157,7 +163,7 @@ const StreamKernel& kernel_of(std::span<const JoinedProduct> products) {
   return std::all_of(products.begin(), products.end(), is_alike) ? kernel_of(first) : kStreamMixed;
 }
 
-/// Whether rows are so short that several rows share a step.
+/// Whether the rows are so short that one step reads several rows.
 bool has_short_rows(const JoinedProduct& product) {
   const Tensor& a = *product.a;
   const bool is_dense = a.strides[1] == static_cast<size_t>(part_of(product).row_bytes);
@@ -165,9 +171,8 @@ bool has_short_rows(const JoinedProduct& product) {
          is_dense;
 }
 
-/// Computes the launch parameters that follow from shapes. Each block has the same rows of every slot, divided into
-/// groups of equal size. For one matrix with short rows, block_rows is a multiple of four if the matrix has at least
-/// four rows.
+/// Computes the launch parameters that depend only on shapes. A block computes the same rows of every slot, in groups
+/// of equal size. If the product has one matrix with at least four short rows, block_rows is a multiple of four.
 StreamLaunch<ExpertStream> expert_launch(const JoinedProduct& product, const Tensor& x, int64_t slots,
                                          const GpuTraits& gpu) {
   const StreamKernel& kernel = kernel_of(product.a->dtype);

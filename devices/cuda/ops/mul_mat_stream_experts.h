@@ -12,10 +12,10 @@ struct StreamSlots {
   int count;
   int slot[kWarp], expert[kWarp];
   float weight[kWarp];
-  int place[kWarp];  ///< for each slot, its index in the arrays above, or -1
+  int place[kWarp];  ///< index of each slot in the arrays above, or -1 if the slot's expert is on another device
 };
 
-/// Fills `slots`. One warp calls it.
+/// Fills `slots`. Exactly one warp must call this function.
 __device__ inline void find_slots(const ExpertStream& s, StreamSlots& slots) {
   const int lane = static_cast<int>(threadIdx.x);
   int expert = -1;
@@ -30,7 +30,8 @@ __device__ inline void find_slots(const ExpertStream& s, StreamSlots& slots) {
   if (lane == 0) slots.count = __popc(here);
 }
 
-/// Lists the items of a block whose rows begin at `first`. Returns the number of items.
+/// Writes the items of a block to the array `items`. The block's rows begin at row `first` of each matrix. Returns the
+/// number of items.
 template <class Weights>
 __device__ __forceinline__ int list_items(const ExpertStream& s, const StreamSlots& slots, int64_t first,
                                           StreamItem* items) {
@@ -45,7 +46,7 @@ __device__ __forceinline__ int list_items(const ExpertStream& s, const StreamSlo
   return count;
 }
 
-/// Stores the sum of an item. If rows share a step, stores the sum of every four units.
+/// Stores the sum of an item. If a step reads several rows, this function stores the sum of every four units instead.
 template <class Weights>
 __device__ __forceinline__ void put_sums(const ExpertStream& s, const float (&sums)[Weights::kUnits], unsigned lane,
                                          float* to) {
@@ -59,7 +60,8 @@ __device__ __forceinline__ void put_sums(const ExpertStream& s, const float (&su
   unsigned quad = lane / 4;
   const bool odd = lane % 2 == 1;
   float other = sum;
-  if constexpr (Weights::kUnits == 2) {  // odd lanes handle the second units from here on
+  if constexpr (Weights::kUnits == 2) {  // from here on, odd lanes add up the sums of second units, and even lanes add
+                                         // up the sums of first units
     if (odd) sum = sums[1], quad += kWarp / 4;
     other = odd ? sums[0] : sums[1];
   }
@@ -78,11 +80,13 @@ __device__ __forceinline__ float row_result(const ExpertStream& s, const float* 
   return sum;
 }
 
-/// Does all the work of a block. Calls begin() after the previous kernel has ended. The arguments of finish() are:
-/// - the slots, and the results of all slots,
-/// - the index of the block's first row in the results of each slot,
-/// - the number of the block's rows,
-/// - the index of the block's first row in the matrix of each slot.
+/// Does all the work of a block. Calls begin() after the previous kernel has ended. Calls finish() at the end with
+/// these arguments:
+/// - the slots
+/// - the results of all slots
+/// - the index of the block's first row in the results of each slot
+/// - the number of the block's rows
+/// - the index of the block's first row in the matrix of each slot
 template <class Weights, class Begin, class Finish>
 __device__ __forceinline__ void stream_slots(const ExpertStream& s, std::byte* bytes, const Begin& begin,
                                              const Finish& finish) {
@@ -93,8 +97,8 @@ __device__ __forceinline__ void stream_slots(const ExpertStream& s, std::byte* b
   std::byte* const columns = bytes + s.columns_at;
   const unsigned lane = kept(threadIdx.x % kWarp), warp = kept(threadIdx.x / kWarp);
   std::byte* const ring = bytes + s.rings_at + warp * Ring::kBytes;
-  // The last block computes as many rows as the other blocks, so that its groups are complete. It therefore repeats
-  // rows of the previous block.
+  // The last block repeats rows of the previous block. So the last block computes as many rows as the other blocks, and
+  // all groups are complete.
   const int own = static_cast<int>(blockIdx.x) * s.part.block_rows;
   const int first = min(own, s.part.rows - s.part.block_rows);
 
@@ -125,8 +129,8 @@ __device__ __forceinline__ void stream_slots(const ExpertStream& s, std::byte* b
     const unsigned before = before_row<Weights>(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(item.row)));
     int offsets[Weights::kUnits];
     Weights::set_offsets(item.column, within, offsets);
-    const std::byte* column = columns + (Weights::kPacks ? 0 : item.column);  // with kPacks, `offsets` already contains
-                                                                              // item.column
+    const std::byte* column = columns + (Weights::kPacks ? 0 : item.column);  // if kPacks is true, `offsets` already
+                                                                              // contains item.column
     int left = s.group * s.k;
     float sums[Weights::kUnits] = {};
 #pragma unroll 1

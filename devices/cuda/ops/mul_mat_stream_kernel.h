@@ -1,4 +1,4 @@
-// The kernel of mul_mat_stream.h. Each file that includes this header compiles it for some of the types.
+// The kernel of mul_mat_stream.h. Each file that includes this header compiles the kernel for some of the types.
 #pragma once
 
 #include "devices/cuda/granule.h"
@@ -9,20 +9,20 @@
 
 namespace shoal::cuda {
 
-/// Number of bytes that a block keeps in flight (about the bytes that arrive during the latency of a load), and its
-/// upper limit.
+/// kStreamBytes is about the number of bytes that arrive during the latency of a load. A block keeps about this number
+/// of bytes in flight, and at most kMostStreamBytes.
 inline constexpr int kStreamBytes = 64 * 1024, kMostStreamBytes = 96 * 1024;
 
-// Types of streamed weights. Each defines its step, the form of the column, and the products. The argument `left` is
-// the number of elements of the row from the current step on.
+// Types of streamed weights. Each type defines the size of a step, the form of the column, and functions that multiply.
+// The argument `left` of these functions is the number of elements from the current step to the end of the row.
 
-/// Converts columns of k elements to 8-bit integers and stores them consecutively. All threads of a block call it.
-/// `column_at` returns the address of a column.
+/// Converts columns of k elements to 8-bit integers and stores the converted columns consecutively. All threads of a
+/// block must call this function. `column_at` returns the address of a column.
 template <int kGroups, class ColumnAt>
 __device__ __forceinline__ void quantize_columns(int k, int count, std::byte* to, const ColumnAt& column_at) {
   const int chunks = k / 8, all = count * chunks;
 #pragma unroll 1
-  for (int first = static_cast<int>(threadIdx.x); first < (all + kWarp - 1) / kWarp * kWarp;  // whole warps iterate
+  for (int first = static_cast<int>(threadIdx.x); first < (all + kWarp - 1) / kWarp * kWarp;  // all lanes take part
        first += kStreamThreads) {
     float values[8] = {};
     if (first < all) {
@@ -43,14 +43,14 @@ struct StreamedBlocks {
   using Format = DotFormat<kType>;
   using Place = UnitPlace;
   static constexpr bool kTwoFit = 4 * kStreamWarps * Format::kStepBytes <= kMostStreamBytes;
-  static constexpr int kUnits = kTwoFit && Format::kGroups == 2 ? kMostUnits : 1;  // number of units per lane, limited
-                                                                                   // by registers
+  static constexpr int kUnits = kTwoFit && Format::kGroups == 2 ? kMostUnits : 1;  // number of units per lane;
+                                                                                   // registers limit this number
   static constexpr int kStepElements = kUnits * cuda::kStepElements;
   static constexpr int kStepBytes = kUnits * Format::kStepBytes;
   static constexpr int kAlignment = Format::kAlignment;
   static constexpr int kGroups = Format::kGroups;
   static constexpr bool kFourGroups = kGroups == 4;
-  static constexpr bool kPacks = true;  ///< whether short rows share a step
+  static constexpr bool kPacks = true;  ///< whether a step can read several short rows
   static constexpr int kColumnBytes = kUnits * column_step_bytes(kGroups);
 
   static __device__ __forceinline__ void put_column(const float* x, int k, const StreamPart& part, std::byte* to) {
@@ -61,7 +61,8 @@ struct StreamedBlocks {
     }
   }
 
-  /// Writes columns of k elements consecutively: one column per slot, or one column if all slots share it.
+  /// Writes the slots' columns of k elements consecutively to `to`. If all slots have the same column, this column is
+  /// written once.
   static __device__ __forceinline__ void put_columns(const ExpertStream& s, const int* slots, int count,
                                                      std::byte* to) {
     if (s.x_stride == 0 || s.part.record) return put_column(s.x, s.k, s.part, to);
@@ -70,7 +71,7 @@ struct StreamedBlocks {
   static __device__ int column_of(int place, int k) {
     return place * (k / kUnitElements);
   }
-  /// Computes the byte offsets of a lane's units of the column. The lane's n-th unit is unit `within[n]` of the column.
+  /// Computes the byte offsets of a lane's units in the column. The lane's n-th unit is unit `within[n]` of the column.
   static __device__ __forceinline__ void set_offsets(int column, const int (&within)[kUnits], int (&offsets)[kUnits]) {
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
@@ -92,7 +93,7 @@ struct StreamedBlocks {
       sum += unit_product(slot, before, column + i * column_step_bytes(kGroups), lane, at, i);
     }
   }
-  /// Like add_products, but with a sum for each unit. The units of the column are at `offsets`.
+  /// Like add_products, but with one sum per unit. `offsets` contains the byte offsets of the column's units.
   static __device__ __forceinline__ void add_units(const std::byte* slot, unsigned before, const std::byte* column,
                                                    const int (&offsets)[kUnits], unsigned lane, Place at, int left,
                                                    float (&sums)[kUnits]) {
@@ -117,8 +118,8 @@ struct StreamedBlocks {
 };
 
 /// f32, f16 and bf16 weights, multiplied by a column of f32. A lane handles every 32nd vector of 16 bytes. The column
-/// is stored in quads of floats, ordered first by their position within a vector of weights. So neighbouring lanes read
-/// neighbouring quads.
+/// is stored in quads of four floats. Quads with the same position within a vector of weights are adjacent, so
+/// neighbouring lanes read neighbouring quads.
 template <class T>
 struct StreamedFloats {
   struct Place {};
@@ -187,29 +188,30 @@ struct StreamRing {
   static constexpr bool kAligned = Weights::kAlignment % kGranule == 0;  ///< whether rows begin at multiples of 16
                                                                          ///< bytes
   static constexpr int kSlotBytes = Weights::kStepBytes + (kAligned ? 0 : 32);
-  static constexpr int kVectors = kSlotBytes / 16 - (kAligned ? 0 : 1);  ///< largest number of vectors that overlap a
-                                                                         ///< step
+  static constexpr int kVectors = kSlotBytes / 16 - (kAligned ? 0 : 1);  ///< maximum number of 16-byte vectors over
+                                                                         ///< which one step extends
   static constexpr int kWanted = (kStreamBytes - 1) / (kStreamWarps * kSlotBytes) + 1;
   static constexpr int kStages = kWanted < 2 ? 2 : kWanted > 4 ? 4 : kWanted;
   static constexpr int kBytes = kStages * kSlotBytes;
 };
 
-/// Number of bytes before a row in its first vector. These bytes, and the bytes after the row in its last vector, are
-/// also read. They may belong to other tensors or be outside the buffer (devices/cuda/granule.h).
+/// Returns the number of bytes between the start of the row's first vector and the start of the row. The kernel also
+/// reads these bytes, and the bytes after the row in the row's last vector. These bytes may belong to other tensors or
+/// be outside the buffer (devices/cuda/granule.h).
 template <class Weights>
 __device__ __forceinline__ unsigned before_row(uint32_t address) {
   return StreamRing<Weights>::kAligned ? 0 : address % kGranule;
 }
 
-/// Copies the steps of a warp's rows to its ring, in order. A lane copies every 32nd vector. kItems: the rows are
-/// listed in a table of items.
+/// Copies the steps of a warp's rows to the warp's ring buffer, in order. A lane copies every 32nd vector. If kItems is
+/// true, a table of items contains the addresses of the rows.
 template <class Weights, bool kItems = false>
 class StreamCopies {
   using Ring = StreamRing<Weights>;
 
  public:
-  /// Copies items first, first + kStreamWarps, ... below `end`. `row` is the address of the lane's first vector in item
-  /// `first`.
+  /// Copies the items `first`, `first` + kStreamWarps, and so on, below `end`. `row` is the address of the lane's first
+  /// vector in item `first`.
   __device__ __forceinline__ StreamCopies(const StreamPart& part, const std::byte* row, int first, int end,
                                           std::byte* ring, unsigned lane)
       : lane_bytes_(16 * lane),
@@ -232,7 +234,8 @@ class StreamCopies {
         item_(first),
         left_(first < end ? row_left_ : kNone) {}
 
-  /// Starts to copy the next step, if there is one, to byte `slot` of the ring. All lanes call it.
+  /// Starts to copy the next step to byte offset `slot` of the ring. If no step is left, this function copies nothing.
+  /// All lanes must call this function.
   __device__ __forceinline__ void next(int slot) {
     const unsigned before = before_row<Weights>(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from_)));
     const std::byte* const from = from_ - before;
@@ -254,7 +257,8 @@ class StreamCopies {
   }
 
  private:
-  /// Bias of the address in a register. A copy instruction can address up to 2048 bytes before and after that address.
+  /// Offset that is added to the address in from_. A copy instruction can only access the 2048 bytes before and after
+  /// an address.
   static constexpr int kBias = Ring::kAligned && 16 * Ring::kVectors > 2048 ? 1024 : 0;
   static constexpr int kNone = -static_cast<int>(kGranule);  ///< value of left_ if no row is left
 
@@ -262,14 +266,14 @@ class StreamCopies {
   const SharedPlace to_;
   const int end_, row_left_, row_jump_;
   const StreamItem* const items_ = nullptr;
-  const std::byte* from_;  ///< address of the lane's first vector in the next step; aligned like its row
+  const std::byte* from_;  ///< address of the lane's first vector in the next step, plus kBias; aligned like the row
   int item_;
   int left_;  ///< number of bytes from from_ to the end of the row
 };
 
 /// Layout of a block's shared memory.
 struct StreamMemory {
-  float* results;  ///< kStreamResults floats
+  float* results;  ///< array of kStreamResults floats
   std::byte *rings, *columns;
 
   __device__ StreamMemory(std::byte* memory, size_t ring_bytes)
@@ -278,7 +282,7 @@ struct StreamMemory {
         columns(rings + ring_bytes) {}
 };
 
-/// Stores the results of a block's rows, which begin at row `first` of the part.
+/// Stores the results of a block's rows. The rows begin at row `first` of the part.
 __device__ __forceinline__ void store_rows(const Stream& s, const StreamPart& part, const float* results,
                                            unsigned first, int rows) {
   for (int i = static_cast<int>(threadIdx.x); i < rows; i += kStreamThreads) {
@@ -288,8 +292,8 @@ __device__ __forceinline__ void store_rows(const Stream& s, const StreamPart& pa
   }
 }
 
-/// Computes a block's rows of a part, as described in mul_mat_stream.h. Calls `begin` after the previous kernel has
-/// ended. Passes the results to `finish`.
+/// Computes one block's rows of a StreamPart (mul_mat_stream.h). Calls `begin` after the previous kernel has ended.
+/// Calls `finish` with the results.
 template <class Weights, class Begin, class Finish>
 __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& part, const StreamMemory& memory,
                                             const Begin& begin, const Finish& finish) {
@@ -298,14 +302,14 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
   const int block = static_cast<int>(blockIdx.x);
   const unsigned first = (block - part.first_block) * part.block_rows;
 
-  // The warp computes items warp, warp + kStreamWarps, ... of the block. If gated, rows of the gate and rows of `up`
-  // alternate in this numbering.
+  // The warp computes the block's items `warp`, `warp` + kStreamWarps, and so on. If the product is gated, even items
+  // are rows of the gate, and odd items are rows of `up`.
   const unsigned gated = s.gated;
   const int last = kept(part.last_items),
-            usual = kept(part.block_items);  // kept() loads both values before one is selected
+            usual = kept(part.block_items);  // kept() loads both values before the code selects one
   const int end = block == part.last_block ? last : usual;
   const std::byte* const block_row = kept(part.a[warp % 2] + static_cast<uint64_t>(first) * part.row_stride);
-  const std::byte* const row = block_row + ((warp >> gated) * part.row_stride + 16 * lane);  // lane's first vector
+  const std::byte* const row = block_row + ((warp >> gated) * part.row_stride + 16 * lane);  // the lane's first vector
   std::byte* const ring = memory.rings + warp * Ring::kBytes;
   float* const results = memory.results;
   StreamCopies<Weights> copies(part, row, static_cast<int>(warp), end, ring, lane);
@@ -344,7 +348,7 @@ __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& p
   finish(results, first, end >> gated);
 }
 
-/// Computes a block's rows of a part and stores the results in c.
+/// Computes one block's rows of a StreamPart and stores the results in c.
 template <class Weights>
 __device__ __forceinline__ void stream_part(const Stream& s, const StreamPart& part, const StreamMemory& memory) {
   stream_part<Weights>(

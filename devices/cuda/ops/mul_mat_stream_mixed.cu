@@ -1,5 +1,5 @@
-// Products of one column with matrices of several types. Coded types are not supported, because they need too many
-// registers.
+// Products of one column with matrices of different types in one launch. Coded types are not supported, because they
+// need too many registers.
 #include "devices/cuda/ops/mul_mat_stream_kernel.h"
 
 namespace shoal::cuda {

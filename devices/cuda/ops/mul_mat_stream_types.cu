@@ -4,8 +4,8 @@
 namespace shoal::cuda {
 namespace {
 
-/// Stores the results of `rows` rows of a block, which begin at row `row` of each matrix: one result per slot, or the
-/// sum over the slots, weighted by the slots' weights.
+/// Stores the results of `rows` rows of a block. The rows begin at row `row` of each matrix. If the slots have weights,
+/// this function stores the weighted sum of the slots. Otherwise, this function stores one result per slot.
 __device__ __forceinline__ void store_slots(const ExpertStream& s, const StreamSlots& slots, const float* results,
                                             int first, int rows, int64_t row) {
   const auto sum_of = [&](int place, int i) { return row_result(s, results, place * s.part.block_rows + first + i); };

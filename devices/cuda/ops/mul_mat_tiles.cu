@@ -13,7 +13,7 @@ namespace shoal::cuda {
 namespace {
 
 constexpr int kLargestSplit = 32;
-/// Smallest number of steps in a part of k. Fewer steps do not fill the pipeline of copies.
+/// Smallest number of steps in a part of k. A part with fewer steps does not fill the pipeline of copies.
 constexpr int kFewestSteps = 4;
 
 /// Whether this build has kernels with wgmma, the warpgroup instructions of compute capability 9.0 (cmake/cuda.cmake).
@@ -26,7 +26,7 @@ bool has_wgmma(const GpuTraits& gpu) {
   return kHasWgmma && gpu.compute_capability == 90 && !gpu.off.wgmma;
 }
 
-/// Kernels with warp instructions, which all GPUs support, and kernels with warpgroup instructions.
+/// The kernels for a dtype. `warps` uses mma.sync, which all GPUs support. `warpgroups` uses wgmma.
 struct Kernels {
   const TileKernels *warps = nullptr, *warpgroups = nullptr;
 };
@@ -46,7 +46,7 @@ size_t rounded_up(size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-/// Returns nullptr if the f32 kernel must be used.
+/// Returns the kernels for the node, or nullptr if the node needs the f32 kernel.
 const Kernels* kernels_for(const Tensor& node) {
   const Tensor &a = *node.src[0], &b = *node.src[1];
   const Kernels* kernels = &kTable[static_cast<size_t>(a.dtype)];
@@ -69,18 +69,19 @@ struct TilePlan {
   int splits = 1, steps_per_split = 1;
   int64_t k_padded = 0;
   size_t scales_at = 0, parts_at = 0, bytes = 0;
-  double cost = std::numeric_limits<double>::infinity();  ///< in cycles
+  double cost = std::numeric_limits<double>::infinity();  ///< estimated time, in cycles
 };
 
 JoinedProduct product_alone(const Tensor& node) {
   return {.a = node.src[0], .out = &node, .node = &node};
 }
 
-/// The products for which a plan is made: products of the same b with matrices of one type, in one launch.
+/// The products that one launch computes. These products have the same b, and their matrices have the same type.
 struct Wanted {
   std::span<const JoinedProduct> products;
   const GpuTraits& gpu;
-  size_t most_bytes = std::numeric_limits<size_t>::max();  ///< largest size of the workspace if k is divided into parts
+  size_t most_bytes = std::numeric_limits<size_t>::max();  ///< for plans that divide k into parts: largest allowed
+                                                           ///< workspace, in bytes
 
   const Tensor& node() const { return *products[0].node; }
   bool gated() const { return products[0].up != nullptr; }
@@ -88,7 +89,7 @@ struct Wanted {
   int64_t row_tiles(const JoinedProduct& one) const {
     return divided_up(one.node->shape[0], gated() ? kTileRows / 2 : kTileRows);
   }
-  /// Number of sums of a product that each part of k produces.
+  /// Number of sums that each part of k produces for a product.
   int64_t sums(const JoinedProduct& one) const { return one.node->elements() * (gated() ? 2 : 1); }
   int64_t all_row_tiles() const {
     int64_t all = 0;
@@ -103,8 +104,8 @@ struct Wanted {
 };
 
 /// Estimates the cycles of a plan. Tiles run in rounds of one tile per multiprocessor. Two blocks on a multiprocessor
-/// do not shorten a round, because they share the tensor cores. If k is divided into parts, the sums are written and
-/// read once more, by a second launch, at about 20 bytes per cycle and multiprocessor.
+/// do not shorten a round, because they use the same tensor cores. If k is divided into parts, the tiles write their
+/// sums, and a second launch reads these sums. Each multiprocessor writes and reads about 20 bytes per cycle.
 double cost_of(const Wanted& wanted, const TilePlan& plan) {
   constexpr double kLaunchCycles = 2000;
   const int processors = std::max(wanted.gpu.processors, 1);
@@ -118,7 +119,7 @@ double cost_of(const Wanted& wanted, const TilePlan& plan) {
   return work + kLaunchCycles + bytes / (processors * 20.0);
 }
 
-/// Lays out the workspace: the converted columns, their scales, then the sums of the parts of k.
+/// Sets the layout of the workspace: the converted columns, their scales, then the sums of the parts of k.
 void place_columns(TilePlan& plan, int64_t count, int64_t steps) {
   const auto columns = static_cast<size_t>(count);
   plan.k_padded = steps * kTileStep;
@@ -127,8 +128,8 @@ void place_columns(TilePlan& plan, int64_t count, int64_t steps) {
   plan.bytes = plan.parts_at = plan.scales_at + rounded_up(columns * sizeof(float));
 }
 
-/// Calls f(kernels, kernel) for each kernel whose instructions and shared memory the GPU supports. The narrowest tiles
-/// with warp instructions run on every GPU.
+/// Calls f(kernels, kernel) for each kernel whose instructions and shared memory the GPU supports. Every GPU supports
+/// the kernel that uses mma.sync and the narrowest tiles.
 template <class F>
 void for_kernels(const Tensor& node, const GpuTraits& gpu, const F& f) {
   const Kernels& kernels = *kernels_for(node);
@@ -181,7 +182,7 @@ void convert_columns(const LaunchContext& context, const Tensor& b, const TilePl
 }
 
 /// Adds up the sums of the parts of k in order, applies joined nodes, and stores the results in c. Each block computes
-/// kColumnThreads rows of one column of matrix blockIdx.y.
+/// kColumnThreads rows of one column of a product. blockIdx.y is the index of the product's matrix.
 __global__ void add_splits(const TileProduct p) {
   let_next_start();
   wait_for_previous();
@@ -220,7 +221,7 @@ TileMatrix matrix_of(const JoinedProduct& product) {
   return matrix;
 }
 
-/// Sets the columns and all fields that do not depend on the division of matrices into tiles.
+/// Sets the columns, and all fields that do not depend on how the matrices are divided into tiles.
 TileProduct product_of(const JoinedProduct& first, const TilePlan& plan, std::byte* workspace, GluKind glu) {
   TileProduct p;
   p.b = reinterpret_cast<const uint16_t*>(workspace);
@@ -238,7 +239,7 @@ void launch_tiles(const LaunchContext& context, const TilePlan& plan, int64_t bl
                dim3(static_cast<unsigned>(plan.kernel->threads)), plan.kernel->shared_bytes, product);
 }
 
-/// Runs the products. The columns must already be converted in the workspace.
+/// Runs the products. The workspace must already contain the converted columns.
 void multiply(const LaunchContext& context, const Wanted& wanted, const TilePlan& plan, std::byte* workspace,
               GluKind glu) {
   const Tensor &node = wanted.node(), &b = *node.src[1];
@@ -271,7 +272,8 @@ void multiply(const LaunchContext& context, const Wanted& wanted, const TilePlan
   launch_early(context, add_splits, grid, dim3(kColumnThreads), 0, p);
 }
 
-/// Returns nullptr if the f32 kernel must be used. The other kernels need float rows that are aligned to 16 bytes.
+/// Returns the kernels for the node, or nullptr if the node needs the f32 kernel. All other kernels require rows of
+/// floats to be aligned to 16 bytes.
 const Kernels* kernels_for_data(const Tensor& node) {
   const Tensor& a = *node.src[0];
   const bool aligned = traits(a.dtype).is_quantized || reinterpret_cast<uintptr_t>(a.data) % kChunkBytes == 0;
@@ -282,7 +284,7 @@ bool overlaps(const Tensor& tensor, const std::byte* begin, const std::byte* end
   return tensor.data < end && begin < tensor.data + tensor.span_bytes();
 }
 
-/// Number of (slot, token) pairs of a mul_mat_id; each pair is one column.
+/// Number of (slot, token) pairs of a mul_mat_id. Each pair is one column.
 int64_t pairs_of(const Tensor& node) {
   return node.shape[1] * node.shape[2];
 }
@@ -290,7 +292,8 @@ int64_t most_groups(const Tensor& node, int columns) {
   return std::min(pairs_of(node), pairs_of(node) / columns + node.src[0]->shape[2] + 1);
 }
 
-/// For mul_mat_id: a plan that does not divide k and whose tile width minimises the cycles of all groups.
+/// Returns a plan for mul_mat_id. The plan does not divide k. The tile width minimises the estimated cycles of all
+/// groups.
 TilePlan group_plan(const Tensor& node, const GpuTraits& gpu) {
   TilePlan best;
   for_kernels(node, gpu, [&](const TileKernels& kernels, const TileKernel& kernel) {
@@ -342,7 +345,7 @@ bool mul_mat_tiles_same_columns(const Tensor& node, const Tensor& other) {
 void mul_mat_tiles_run_joined(const LaunchContext& context, std::span<const JoinedProduct> products, GluKind glu) {
   const Tensor& last = *products.back().node;
   const TilePlan own = plan_alone(last, context.gpu);
-  // The workspace for the sums of parts of k must not overlap a tensor of any product.
+  // The sums of parts of k in the workspace must not overlap a tensor of any product.
   const std::byte* const workspace = last.workspace;
   const auto is_on_parts = [&](const Tensor* tensor) {
     return tensor != nullptr && overlaps(*tensor, workspace + own.parts_at, workspace + own.bytes);

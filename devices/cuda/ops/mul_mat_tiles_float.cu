@@ -1,7 +1,7 @@
 // mul_mat_tiles in f32, for f32, f16 and bf16 with any strides. The normalised squared error of f32 products must stay
-// below 1e-11, which needs all 24 bits of both operands. On tensor cores, 24 bits would take three bf16 terms per
-// operand and six products of these terms, which is hardly faster than this kernel. f16 and bf16 use this kernel only
-// if their rows are not aligned.
+// below 1e-11. This accuracy needs all 24 bits of both operands. On tensor cores, 24 bits would take three bf16 terms
+// per operand and six products of terms. Six products are hardly faster than this kernel. f16 and bf16 operands use
+// this kernel only if their rows are not aligned.
 #include "devices/cuda/kernels/convert.h"
 #include "devices/cuda/ops/mul_mat_tiles_kernels.h"
 #include "devices/cuda/ops/view.h"
@@ -9,10 +9,10 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kRows = 64, kColumns = 64, kStep = 16;  // size of a tile and number of elements of k per step
+constexpr int kRows = 64, kColumns = 64, kStep = 16;  // rows and columns of a tile; number of elements of k per step
 constexpr int kThreads = 256;                         // 16 x 16 threads, each with 4 x 4 elements of the result
-constexpr int kPad = 4;                               // keeps rows aligned to 16 bytes and puts columns in different
-                                                      // banks
+constexpr int kPad = 4;                               // padding that keeps rows aligned to 16 bytes and puts columns in
+                                                      // different banks
 
 struct Operand {
   const std::byte* data;
@@ -20,8 +20,9 @@ struct Operand {
   int64_t rows, k;
 };
 
-/// The four elements of a tile [kStep][64] that one thread copies, as offsets from the tile's first element (k, row).
-/// Lanes are neighbours on the axis with the smaller stride, so that the loads of a warp are contiguous.
+/// The four elements of a tile [kStep][64] that one thread copies. Their indices are relative to the tile's first
+/// element (k, row). Neighbouring lanes copy neighbouring elements of the axis with the smaller stride, so the loads of
+/// a warp are contiguous.
 struct Share {
   int k[4], row[4];
   __device__ explicit Share(const Operand& from) {
@@ -51,7 +52,7 @@ __device__ void store(const Share& share, const float (&values)[4], float (*tile
   for (int i = 0; i < 4; ++i) tile[share.k[i]][share.row[i]] = values[i];
 }
 
-/// Each block computes one tile of c, whose first row is m and first column is n.
+/// Each block computes one tile of c. The tile begins at row m and column n of c.
 template <class A, class B>
 __global__ void __launch_bounds__(kThreads) float_tile(const View a, const View b, const View c) {
   static_assert(kRows == kColumns);
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) float_tile(const View a, const View 
   for (int64_t k = 0, stage = 0; k < from_a.k; k += kStep, stage = 1 - stage) {
     store(a_share, a_next, a_tile[stage]);
     store(b_share, b_next, b_tile[stage]);
-    __syncthreads();  // one barrier suffices, because threads that are a step ahead write the other buffer
+    __syncthreads();  // one barrier is enough, because threads that are one step ahead write the other buffer
     load<A>(from_a, a_share, k + kStep, m, a_next);
     load<B>(from_b, b_share, k + kStep, n, b_next);
 #pragma unroll
@@ -112,7 +113,7 @@ void mul_mat_float_tiles(const LaunchContext& context, Tensor& node) {
   const Tensor &a = *node.src[0], &b = *node.src[1];
   const int64_t blocks =
       (node.shape[0] + kRows - 1) / kRows * ((node.shape[1] + kColumns - 1) / kColumns) * node.shape[2] * node.shape[3];
-  // If k == 0, quantised matrices also use this kernel. Their dtype does not matter then.
+  // Quantised matrices use this kernel only if k == 0. In this case, their dtype does not matter.
   const int a_dtype = traits(a.dtype).is_quantized ? 0 : static_cast<int>(a.dtype);
   launch_early(context, kForA[a_dtype][static_cast<int>(b.dtype)], dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
                0, view_of(a), view_of(b), view_of(node));

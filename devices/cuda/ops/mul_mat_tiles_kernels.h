@@ -1,5 +1,6 @@
-// The kernels of mul_mat_tiles. For each dtype of `a`, there are two TileKernels: with warp instructions
-// (mul_mat_tiles_warps.cu), and with the warpgroup instructions of compute capability 9.0 (mul_mat_tiles_wgmma.cu).
+// The kernels of mul_mat_tiles. Each dtype of `a` except f32 has two objects of TileKernels. One object contains the
+// kernels that use mma.sync (mul_mat_tiles_warps.cu). The other object contains the kernels that use wgmma, for compute
+// capability 9.0 (mul_mat_tiles_wgmma.cu).
 #pragma once
 
 #include <span>
@@ -15,14 +16,14 @@ struct TileKernel {
   int columns;  ///< number of columns per tile
   int threads;
   size_t shared_bytes;
-  int step_cycles;  ///< expected number of cycles for a step of a tile (docs/cuda_kernels.md)
+  int step_cycles;  ///< expected cycles for a step of a tile (docs/cuda_kernels.md)
 };
 
 struct TileKernels {
-  std::span<const TileKernel> kernels;  ///< wide tiles first; empty if there are no kernels
+  std::span<const TileKernel> kernels;  ///< ordered from wide tiles to narrow tiles; empty if there are no kernels
   bool brain = false;                   ///< whether b is bf16 instead of f16
-  int terms = 1;                        ///< number of terms of b
-  int steps_per_group = 1;              ///< a part of k must consist of whole groups of steps
+  int terms = 1;                        ///< number of 16-bit terms per element of b
+  int steps_per_group = 1;              ///< the number of steps in a part of k is a multiple of this number
 };
 
 template <class Rows, int kTerms, int kColumns>
@@ -36,7 +37,8 @@ constexpr TileKernel wgmma_kernel() {
           WgmmaShape<Rows, kColumns, kTerms>::kSharedBytes, 7 * kColumns * kTerms / 2 + 350};
 }
 
-/// Number of columns of narrow tiles. Such tiles fit in the 99 KB of shared memory of sm_86, sm_89 and sm_120.
+/// Number of columns of a narrow tile. A narrow tile must fit in 99 KB of shared memory, which sm_86, sm_89 and sm_120
+/// have.
 template <class Rows, int kTerms>
 inline constexpr int kNarrowColumns = TileShape<Rows, 64, kTerms>::kSharedBytes <= 99 * 1024 ? 64 : 32;
 template <class Rows, int kTerms>
@@ -44,7 +46,7 @@ inline constexpr TileKernel kWarpTiles[] = {tile_kernel<Rows, kTerms, 128>(),
                                             tile_kernel<Rows, kTerms, kNarrowColumns<Rows, kTerms>>()};
 template <class Rows, int kTerms>
 inline constexpr TileKernel kWgmmaTiles[] = {wgmma_kernel<Rows, 1, 256>(), wgmma_kernel<Rows, 1, 128>()};
-/// Two terms of 256 columns do not fit in shared memory.
+/// 256 columns with two terms each do not fit in shared memory.
 template <class Rows>
 inline constexpr TileKernel kWgmmaTiles<Rows, 2>[] = {wgmma_kernel<Rows, 2, 128>()};
 
@@ -68,7 +70,7 @@ extern const TileKernels kWgmmaF16, kWgmmaBF16, kWgmmaBF16TwoTerms;
 #define SHOAL_QUANTIZED(id, ...) extern const TileKernels kTiles##id, kWgmma##id;
 #include "graph/dtypes.def"
 
-/// The f32 kernel. It supports float operands with any strides, and k == 0.
+/// Runs the f32 kernel. The kernel supports float operands with any strides, and k == 0.
 void mul_mat_float_tiles(const LaunchContext& context, Tensor& node);
 
 }  // namespace shoal::cuda

@@ -1,4 +1,4 @@
-// mul_mat_tiles: the kernels with warp instructions.
+// The kernels of mul_mat_tiles that use mma.sync.
 #include "devices/cuda/ops/mul_mat_tiles_kernels.h"
 
 namespace shoal::cuda {

@@ -22,7 +22,7 @@ struct FloatRows {
   int k;
 };
 
-/// Loads the kCount elements of row `row` that begin at element `first`. Elements past the end are 0.
+/// Loads kCount elements of row `row` from element `first` on. Elements past the end of the row are 0.
 template <int kCount>
 __device__ inline void load(const FloatRows& b, int64_t row, int first, float (&to)[kCount]) {
   const int64_t i1 = row % b.view.shape[1], rest = row / b.view.shape[1];
@@ -33,7 +33,7 @@ __device__ inline void load(const FloatRows& b, int64_t row, int first, float (&
     to[i] = first + i < b.k ? float_at(b.dtype, from + (first + i) * b.view.strides[0]) : 0.0f;
 }
 
-/// Converts rows of b to records (quantized_dot.h), eight elements per thread. Incomplete steps are padded with zeros.
+/// Converts rows of b to records (quantized_dot.h), eight elements per thread. An incomplete step is filled with zeros.
 template <int kGroups>
 __global__ void quantize_columns(FloatRows b, std::byte* to, int64_t stride, int steps) {
   const int64_t eight = static_cast<int64_t>(blockIdx.x) * kPrepareThreads + threadIdx.x;
@@ -57,7 +57,7 @@ __global__ void convert_columns(FloatRows b, std::byte* to, int64_t stride, int6
   store_floats<float>(x, to + quad / quads * stride + quad % quads * 16);
 }
 
-/// Kernel for weights in f32, f16 or bf16 with any strides. A warp computes two rows and one column.
+/// Kernel for weights in f32, f16 or bf16 with any strides. A warp computes two rows of one column.
 constexpr int kElementRows = 2;
 __global__ void element_vec(Product p, int64_t element_stride, DType dtype) {
   const WarpPlace<kElementRows> at(p);
@@ -111,7 +111,7 @@ bool starts_at_multiples(const Tensor& tensor, size_t alignment) {
                                 [&](size_t stride) { return stride % alignment == 0; });
   return rows && reinterpret_cast<uintptr_t>(tensor.data) % alignment == 0;
 }
-/// Whether the rows of all axes are evenly spaced: row i begins at byte i * strides[1].
+/// Whether one stride gives the address of each row: row i begins at byte i * strides[1].
 bool has_even_rows(const Tensor& b) {
   const auto follows = [&](int axis, int64_t rows) {
     return b.shape[axis] == 1 || b.strides[axis] == rows * b.strides[1];
@@ -119,14 +119,15 @@ bool has_even_rows(const Tensor& b) {
   return follows(2, b.shape[1]) && follows(3, b.shape[1] * b.shape[2]);
 }
 
-/// Whether plain floats can be read as vectors of 16 bytes. Quantised blocks need no check: blocks of 256 elements are
-/// aligned by buffers and strides, and blocks of 32 elements may have any address.
+/// Whether kernels can read a plain float tensor in vectors of 16 bytes. Quantised tensors need no check. Buffers and
+/// strides align blocks of 256 elements, and blocks of 32 elements may have any address.
 bool has_vectors(const Tensor& a) {
   const int64_t elements = 16 / static_cast<int64_t>(traits(a.dtype).block_bytes);
   return a.is_row_contiguous() && a.shape[0] % elements == 0 && starts_at_multiples(a, 16);
 }
 
-/// Number of warps that share rows, each with a part of k. It is just large enough to give all multiprocessors work.
+/// Returns the number of warps that compute the same rows, each for a part of k. The number is the smallest power of
+/// two that gives each multiprocessor 16 warps. kVecWarps and `pieces` limit this number.
 int split_of(const Product& p, int64_t row_blocks_of_one, int64_t pieces, const GpuTraits& gpu) {
   const int64_t wanted = static_cast<int64_t>(gpu.processors) * 16;
   int split = 1;
@@ -141,8 +142,8 @@ bool supports_product(const Tensor& node) {
   const Tensor* b = node.src[1];
   const DTypeTraits& type = traits(a->dtype);
   if (!type.is_float && !(type.is_quantized && a->is_row_contiguous())) return false;
-  // Kernels use 32-bit integers for numbers of elements, rows and columns, and for offsets of prepared columns in
-  // 16-byte vectors.
+  // Kernels use 32-bit integers for the numbers of elements, rows and columns. The offsets of prepared columns, in
+  // vectors of 16 bytes, are also 32-bit integers.
   const int64_t longest = std::max({a->shape[0], a->shape[1], node.rows(), a->shape[2] * a->shape[3]});
   return traits(b->dtype).is_float && node.dtype == DType::kF32 && node.is_row_contiguous() && longest < INT_MAX / 2 &&
          columns_bytes(*a, *b) / 16 < UINT32_MAX && node.elements() / kVecWarps < INT_MAX;

@@ -1,12 +1,14 @@
 // Products with up to eight columns, which read every weight once. mul_mat, mul_mat_id and their fused forms use these
 // products. A product has two steps:
 //
-//   1. prepare_columns() converts b, in the node's workspace, to the form that the kernels read: records of 8-bit
-//      integers for quantised weights (devices/cuda/kernels/quantized_dot.h), rows of f32 for other weights.
-//   2. multiply(): a warp takes some rows of a matrix and up to two or eight columns. Or several warps share the rows,
-//      each with a part of k; their sums are added in the order of warps.
+//   1. prepare_columns() converts b to the form that the kernels read. For quantised weights, this form is records of
+//      8-bit integers (devices/cuda/kernels/quantized_dot.h). For other weights, this form is rows of f32. The node's
+//      workspace holds the converted columns.
+//   2. multiply() gives each warp some rows of a matrix and up to two or eight columns. Alternatively, several warps
+//      compute the same rows, each for a part of k. The sums of these warps are added in the order of the warps.
 //
-// A job is a matrix and the columns by which one pass multiplies it. ColumnsOf states the source of the columns.
+// A job is a matrix and the columns by which one pass multiplies this matrix. ColumnsOf states the source of the
+// columns.
 #pragma once
 
 #include "devices/cuda/ops/mul_mat_fused.h"
@@ -16,30 +18,31 @@ namespace shoal::cuda {
 
 inline constexpr int kVecThreads = 128;
 inline constexpr int kVecWarps = kVecThreads / 32;
-/// Largest number of columns per kernel.
+/// Largest number of columns that one job can have.
 inline constexpr int kVecColumns = 8;
 
 /// The source of a job's columns.
 enum class ColumnsOf : uint8_t {
-  kBatches,  ///< mul_mat: job i uses matrix i / chunks, with columns from all batches that share the matrix
+  kBatches,  ///< mul_mat: job i uses matrix i / chunks; its columns come from all batches that share the matrix
   kPairs,    ///< mul_mat_id: one (slot, token) pair, with one column
   kGroups,   ///< mul_mat_id: a group of pairs that have the same expert
 };
 
 /// The argument of the kernels of step 2, passed by value.
 struct Product {
-  // Row r of matrix i is at a + r * row_stride + i % matrices2 * strides[0] + i / matrices2 * strides[1].
+  // The address of row r of matrix i is a + r * row_stride + i % matrices2 * matrix_strides[0] + i / matrices2 *
+  // matrix_strides[1].
   const std::byte* a = nullptr;
-  const std::byte* up = nullptr;  ///< second matrix of a gated unit, with the same layout: act(a x) * (up x)
+  const std::byte* up = nullptr;  ///< second matrix of the gated product act(a x) * (up x); has the layout of `a`
   int64_t row_stride = 0, matrix_strides[2] = {};
   int matrices2 = 1;
   int m = 0, k = 0;
 
-  // Prepared columns.
+  // The prepared columns.
   const std::byte* x = nullptr;
   int64_t x_stride = 0;
 
-  // The result, and the addend (nullptr: no addend). Both are f32.
+  // The result c and the addend are f32. If `addend` is nullptr, the product has no addend.
   std::byte* c = nullptr;
   int64_t c_strides[3] = {};
   const std::byte* addend = nullptr;
@@ -50,13 +53,13 @@ struct Product {
   int jobs = 0;
   int chunks = 1, n = 1, shared[2] = {1, 1}, b2 = 1;  ///< used only for kBatches
   int slots = 1, x_slots = 1;                         ///< used only for kPairs and kGroups
-  const int32_t* experts = nullptr;                   ///< used only for kPairs, indexed by pair; -1: the expert is on
-                                                      ///< another device
+  const int32_t* experts = nullptr;                   ///< used only for kPairs; expert of each pair, or -1 if the
+                                                      ///< expert is on another device
   const ColumnGroup* groups = nullptr;                ///< used only for kGroups
   const int32_t* order = nullptr;
   const int32_t* group_count = nullptr;
 
-  int split = 1;  ///< number of warps that share rows: 1, 2 or 4
+  int split = 1;  ///< number of warps that compute the same rows: 1, 2 or 4
 };
 
 /// A kernel with its launch parameters.
@@ -67,7 +70,7 @@ struct VecKernel {
   size_t shared_bytes = 0;
 };
 
-/// The kernels for a dtype of weights: for up to two columns and for up to eight columns.
+/// The kernels for weights of one dtype: one for up to two columns, one for up to eight columns.
 struct VecKernels {
   VecKernel two, eight;
 };
@@ -76,12 +79,12 @@ struct VecKernels {
 #include "graph/dtypes.def"
 extern const VecKernels kVecF32, kVecF16, kVecBF16;
 
-/// Whether mul_mat and mul_mat_id support `a`, `b` and the result.
+/// Whether the kernels of mul_mat and mul_mat_id support `a`, `b` and the result of the node.
 bool supports_product(const Tensor& node);
 
-/// Bytes of all prepared columns of b, for weights of `a`'s dtype.
+/// Returns the size in bytes of all columns of b after they are prepared for weights of `a`'s dtype.
 size_t columns_bytes(const Tensor& a, const Tensor& b);
-/// The result of step 1: columns in `memory`, or b itself if it needs no conversion.
+/// The result of prepare_columns(): columns in `memory`, or b itself if b needs no conversion.
 struct PreparedColumns {
   const std::byte* data;
   int64_t stride;
@@ -91,16 +94,17 @@ PreparedColumns prepare_columns(const LaunchContext& context, const Tensor& a, c
 /// Whether columns that are prepared for `a` are also suitable for `other`.
 bool same_columns(const Tensor& a, const Tensor& other);
 
-/// Sets the fields for `a`, its rows, the columns and the result. Does not set `columns_of` and the fields that depend
-/// on it.
+/// Sets the fields for `a`, its rows, the columns and the result. Sets neither `columns_of` nor the fields that depend
+/// on `columns_of`.
 Product product_of(const Tensor& a, const Tensor& c, PreparedColumns columns);
-/// For mul_mat: distributes the columns of all batches to jobs of up to `columns` columns.
+/// For mul_mat: divides the columns of all batches into jobs with up to `columns` columns each.
 void set_batches(Product& product, const Tensor& a, const Tensor& b, int columns);
 
-/// Returns the kernel for this number of columns and for the rows of `a`. More than 8 columns are computed 8 at a time.
-/// If the returned `kernel` is nullptr, multiply() uses an element-wise kernel for one column.
+/// Returns the kernel for this number of columns and for the rows of `a`. If there are more than eight columns, the
+/// caller must divide them into jobs. If the returned `kernel` is nullptr, multiply() uses an element-wise kernel for
+/// one column.
 VecKernel vec_kernel(const Tensor& a, const Tensor* up, int64_t columns);
-/// Step 2: multiplies the matrices by the prepared columns.
+/// Multiplies the matrices by the prepared columns (step 2).
 void multiply(const LaunchContext& context, const Tensor& a, Product product, const VecKernel& kernel);
 
 }  // namespace shoal::cuda

@@ -1,5 +1,5 @@
-// Products of f32, f16 and bf16 weights for decoding. Each load reads 16 bytes, several loads per row are in flight,
-// and sums are computed in f32.
+// Products of f32, f16 and bf16 weights for decoding. Each load reads 16 bytes, and several loads per row are in
+// flight. Sums are computed in f32.
 #include "devices/cuda/kernels/convert.h"
 #include "devices/cuda/ops/mul_mat_vec_job.h"
 

@@ -1,4 +1,4 @@
-// Shared code of the kernels of mul_mat_vec.h: a job's matrix and columns, and the handling of sums.
+// Code that the kernels of mul_mat_vec.h share: a job's matrix and columns, and the reduction of sums.
 #pragma once
 
 #include <bit>
@@ -11,10 +11,10 @@ namespace shoal::cuda {
 
 struct Job {
   int64_t matrix;    ///< byte offset of the job's matrix from p.a; -1: the expert is on another device
-  int first, count;  ///< first column and number of columns, numbered as in column_of()
+  int first, count;  ///< index of the first column (see column_of()); number of columns
 };
 
-/// Returns job number `job`, with up to `columns` columns. count == 0: the job has no work.
+/// Returns job number `job`, with up to `columns` columns. If count == 0, the job has no work.
 __device__ inline Job job_of(const Product& p, int job, int columns) {
   if (p.columns_of == ColumnsOf::kBatches) {
     const int matrix = job / p.chunks, first = job % p.chunks * columns;
@@ -54,8 +54,8 @@ __device__ inline float* element_of(std::byte* data, const int64_t (&strides)[3]
   return reinterpret_cast<float*>(data + at.i1 * strides[0] + at.i2 * strides[1] + at.i3 * strides[2]) + row;
 }
 
-/// Finds the offset from p.x of each of a job's prepared columns, in vectors of 16 bytes. If the job has fewer columns,
-/// the remaining offsets equal the first offset. Each lane finds one column.
+/// Finds the offset of each prepared column of a job, relative to p.x and in vectors of 16 bytes. Each lane finds one
+/// column. If the job has fewer than kColumns columns, the remaining offsets equal the first offset.
 template <int kColumns>
 __device__ inline void find_columns(const Product& p, int index, const Job& job, int lane, uint32_t (&x)[kColumns]) {
   const int column = job.first + (lane < job.count ? lane : 0);
@@ -64,18 +64,19 @@ __device__ inline void find_columns(const Product& p, int index, const Job& job,
   for (int i = 0; i < kColumns; ++i) x[i] = __shfl_sync(kAllLanes, found, i);
 }
 
-/// Number of blocks per multiprocessor for which the registers suffice. Kernels for more columns need more registers,
-/// and so do formats with scattered bits (`wide`).
+/// Minimum number of resident blocks per multiprocessor. This number limits the registers per thread
+/// (__launch_bounds__). Kernels for eight columns and kernels for formats with scattered bits (`wide`) need more
+/// registers than other kernels.
 constexpr int vec_blocks(int columns, bool wide) {
   return columns == 8 ? 2 : 4 - wide;
 }
 
-/// The work of a warp: some rows of a job, and a part of k. If the job is gated, even rows of the warp are rows of the
-/// gate, and odd rows are the corresponding rows of `up`.
+/// The work of a warp: some rows of a job, and a part of k. If the product is gated, even rows of the warp are rows of
+/// the gate. Odd rows are the corresponding rows of `up`.
 template <int kRows>
 struct WarpPlace {
   int lane, warp, job, part;
-  int row;  ///< first row of the result
+  int row;  ///< first row of the result that the warp computes
 
   __device__ explicit WarpPlace(const Product& p)
       : lane(static_cast<int>(threadIdx.x) % kWarp),
@@ -86,7 +87,8 @@ struct WarpPlace {
     row = (team + warp / p.split) * results(p);
   }
   static __device__ int results(const Product& p) { return p.up ? kRows / 2 : kRows; }
-  /// Address of row i of the warp. If that row is past the end of the matrix, the address of the last row.
+  /// Returns the address of row i of the warp. If row i is past the end of the matrix, this function returns the
+  /// address of the last row.
   __device__ const std::byte* row_of(const Product& p, int64_t matrix, int i) const {
     const std::byte* const a = p.up && i % 2 ? p.up : p.a;
     const int wanted = row + (p.up ? i / 2 : i);
@@ -94,8 +96,8 @@ struct WarpPlace {
   }
 };
 
-/// Adds up kCount values over all lanes. The sum of value i is returned to lanes i * n .. i * n + n - 1, where n = 32 /
-/// kCount.
+/// Computes the sum of each of kCount values over all lanes. Lanes i * n to i * n + n - 1 get the sum of value i, where
+/// n = 32 / kCount.
 template <int kCount, int kLanes = kWarp / 2>
 __device__ __forceinline__ float reduce_to_lanes(float (&values)[kCount], int lane) {
   static_assert(kCount <= kWarp && (kCount & (kCount - 1)) == 0);
@@ -117,7 +119,7 @@ __device__ __forceinline__ float reduce_to_lanes(float (&values)[kCount], int la
   }
 }
 
-/// Stores zeros in the columns of a job whose expert is on another device.
+/// Stores zeros as the results of a job whose expert is on another device.
 template <int kRows>
 __device__ inline void store_zeros(const Product& p, const WarpPlace<kRows>& at, const Job& job) {
   if (at.part != 0) return;
@@ -128,7 +130,7 @@ __device__ inline void store_zeros(const Product& p, const WarpPlace<kRows>& at,
   }
 }
 
-/// Adds up the sums of all lanes and warps, and stores the results. The sum of row r and column c has index r *
+/// Adds up the sums of all lanes and warps, and stores the results. The index of the sum of row r and column c is r *
 /// kColumns + c.
 template <int kRows, int kColumns>
 __device__ inline void finish(const Product& p, const WarpPlace<kRows>& at, const Job& job,

@@ -1,6 +1,6 @@
 // The kernels of mul_mat_vec.h for quantised weights. Each warp has a ring buffer of steps (quantized_dot.h) in shared
-// memory. For every format, asynchronous copies of 16 bytes fill the ring. So bytes in flight occupy no registers, and
-// a row at an odd address costs only one more vector.
+// memory. For every format, asynchronous copies of 16 bytes fill the ring, so bytes in flight occupy no registers. If
+// the address of a row is not a multiple of 16, the row needs only one additional vector.
 #include "devices/cuda/granule.h"
 #include "devices/cuda/kernels/quantized_dot.h"
 #include "devices/cuda/ops/mul_mat_vec_job.h"
@@ -13,8 +13,8 @@ constexpr int kRingBytes = 7168;
 
 template <class Format, int kRows>
 struct Ring {
-  /// Bytes for a step. They include rounding to 16 bytes at both ends, and the bytes past the end that shifted loads
-  /// read.
+  /// Bytes of the ring for a step. These bytes include the rounding to 16 bytes at both ends of the step. They also
+  /// include the bytes that shifted loads read past the end of the step.
   static constexpr int kSlotBytes = Format::kStepBytes + 32;
   static constexpr int kVectors = Format::kStepBytes / 16 + 1;
   static constexpr int kFits = kRingBytes / (kRows * kSlotBytes);
@@ -23,13 +23,14 @@ struct Ring {
   static_assert(Format::kStepBytes % 16 == 0);
 };
 
-/// Number of bytes before a row in its first vector. These bytes, and the bytes after the row in its last vector, are
-/// also read. They may belong to other tensors or be outside the buffer (devices/cuda/granule.h).
+/// Returns the number of bytes between the start of the row's first vector and the start of the row. The kernel also
+/// reads these bytes, and the bytes after the row in the row's last vector. These bytes may belong to other tensors or
+/// be outside the buffer (devices/cuda/granule.h).
 __device__ inline unsigned bytes_before(const std::byte* row) {
   return static_cast<unsigned>(reinterpret_cast<uintptr_t>(row) % kGranule);
 }
 
-/// Starts to copy `bytes` bytes of a row, from byte `first` on. `first` is a multiple of 16.
+/// Starts to copy `bytes` bytes of a row. The copy begins at byte `first` of the row, and `first` is a multiple of 16.
 template <int kVectors>
 __device__ __forceinline__ void copy_step(std::byte* slot, const std::byte* row, int64_t first, int bytes, int lane) {
   const int before = bytes_before(row);
@@ -40,7 +41,7 @@ __device__ __forceinline__ void copy_step(std::byte* slot, const std::byte* row,
   }
 }
 
-/// Moves column c + kBy to column c. Wraps around at the end.
+/// Rotates the columns by kBy: column c + kBy becomes column c, and the first kBy columns become the last columns.
 template <int kBy, int kRows, int kColumns>
 __device__ __forceinline__ void rotate_columns(float (&sums)[kRows * kColumns], uint32_t (&x)[kColumns]) {
   float old_sums[kRows * kColumns];
@@ -70,7 +71,8 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
   if (job.matrix < 0) return store_zeros(p, at, job);
 
   std::byte* const ring = rings + at.warp * Slots::kBytes;
-  // With a scale for every 16 elements (four groups), two units share the same 128 elements.
+  // Formats with four groups have a scale for every 16 elements. Two units of such a format cover the same 128
+  // elements.
   constexpr int kTogether = kGroups == 4 ? 2 : 1;
   const int units = (p.k + kTogether * kUnitElements - 1) / (kTogether * kUnitElements) * kTogether;
   const int steps = (p.k + kStepElements - 1) / kStepElements;
@@ -112,8 +114,8 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
         const int blocks = (unit + 1) * kUnitElements > p.k ? 1 : 2;
         Format::template decode<true>({words, bytes_before(rows[r])}, place, blocks, weights[r]);
       }
-      // If there are many columns, only kTurn of them are processed at a time. Without this loop, the compiler would
-      // load all columns together. After the last iteration, the columns have their original order.
+      // Each iteration processes kTurn columns. Without this loop, the compiler would load all columns together, which
+      // takes more registers. After the last iteration, the columns have their original order.
 #pragma unroll 1
       for (int turn = 0; turn < kColumns / kTurn; ++turn) {
         if (turn * kTurn < job.count) {
@@ -146,7 +148,7 @@ constexpr VecKernel quantized_kernel() {
 
 template <DType kType>
 constexpr VecKernels quantized_kernels() {
-  constexpr int kManyRows = DotFormat<kType>::kWide ? 2 : 4;  // limited by registers
+  constexpr int kManyRows = DotFormat<kType>::kWide ? 2 : 4;  // registers limit this number
   return {quantized_kernel<kType, 2, 2>(), quantized_kernel<kType, kManyRows, 8>()};
 }
 

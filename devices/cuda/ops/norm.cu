@@ -1,14 +1,14 @@
-// rms_norm, layer_norm: a row is read once into registers, reduced and written. If the row does not fit in registers,
-// the remaining elements are read again. Sums are computed as trees, in f32. layer_norm adds up differences from a
-// preliminary mean, so that a large mean costs no digits.
+// rms_norm and layer_norm: a row is read once into registers, reduced and written. If the row does not fit in
+// registers, the remaining elements are read again. Sums are computed as trees, in f32. layer_norm adds up differences
+// from a preliminary mean. So a large mean does not reduce the precision.
 #include "devices/cuda/ops/float_rows.h"
 #include "devices/cuda/ops/ops.h"
 
 namespace shoal::cuda {
 namespace {
 
-/// Calls f(at, values) for each of this thread's quads: first the quads in registers, then the remaining quads, which
-/// this function reads again.
+/// Calls f(at, values) for each of this thread's quads. The first quads are in registers. This function reads the
+/// remaining quads again.
 template <class T, class Team, class F>
 __device__ __forceinline__ void for_quads(const FloatRow<T>& row, const Team& team, float (&held)[kHeldQuads][kQuad],
                                           F&& f) {
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(1024) layer_norm(View x, float* to, int64_t ro
   float sum = 0;
   for_quads(row, team, held, [&](int64_t, const float(&v)[kQuad]) { sum += (v[0] + v[1]) + (v[2] + v[3]); });
   const float first_mean = team.sum(sum) / length;
-  float2 sums{0, 0};  // sums of the differences from first_mean, and of their squares
+  float2 sums{0, 0};  // sum of the differences from first_mean, and sum of their squares
   for_quads(row, team, held, [&](int64_t at, const float(&v)[kQuad]) {
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(1024) layer_norm(View x, float* to, int64_t ro
     }
   });
   sums = team.sum(sums);
-  const float rest = sums.x / length;  // mean - first_mean
+  const float rest = sums.x / length;  // mean minus first_mean
   const float factor = 1.0f / sqrtf(fmaxf(sums.y / length - rest * rest, 0.0f) + eps);
   float* const out = to + team.row * row.length;
   for_quads(row, team, held, [&](int64_t at, const float(&v)[kQuad]) {

@@ -9,7 +9,7 @@
 namespace shoal::cuda {
 namespace {
 
-/// `shape` is the source's shape, with axis 0 counted in units.
+/// `shape` is the source's shape. Its axis 0 counts units of sizeof(Unit) bytes.
 template <class Unit>
 struct RepeatUnit {
   Operand to, from;

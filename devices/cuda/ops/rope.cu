@@ -1,6 +1,6 @@
-// rope uses the kernel of a decoder's step (fused.h). Nodes that this kernel does not support, and all nodes if the
-// feature `fuse` is off, use the kernel in this file. It has one thread per pair, which rotates the pair, or copies two
-// elements that are not rotated.
+// rope: the kernel of the fused rope (fused.h) runs if it supports the node and the feature `fuse` is on. Otherwise,
+// the kernel in this file runs, with one thread per pair of elements. A thread rotates its pair, or copies a pair that
+// is not rotated.
 #include "devices/cuda/kernels/convert.h"
 #include "devices/cuda/ops/fused.h"
 #include "devices/cuda/ops/map.h"
@@ -10,7 +10,8 @@
 namespace shoal::cuda {
 namespace {
 
-/// Axis 0 of the index counts pairs: first the rotated pairs, then the pairs of elements that are only copied.
+/// Axis 0 of the index counts pairs of elements. The rotated pairs come first. Then come the pairs that are only
+/// copied.
 struct Turn {
   Operand to, from;
   DType from_dtype;

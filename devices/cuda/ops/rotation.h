@@ -1,9 +1,10 @@
-// The rotation of pairs by rope. The op's kernel and the kernel that also writes caches (fused.h) share this code, so
-// that both produce the same bits. Frequency scaling follows YaRN (Peng et al. 2023, arXiv:2309.00071, section 3).
+// The rotation of pairs by rope. The op's kernel and the kernel that also writes caches (fused.h) use this code, so
+// both kernels produce the same bits. The scaling of frequencies follows YaRN (Peng et al. 2023, arXiv:2309.00071,
+// section 3).
 //
-// Angles are reduced to [-pi, pi] in double, because position times frequency has more digits than a float. The cosine
-// and sine of the reduced angle are computed in f32. Sums of products are written as fma, so that the rounding does not
-// depend on the compiler.
+// Angles are reduced to [-pi, pi] in double, because the product of position and frequency has more digits than a
+// float. The cosine and sine of the reduced angle are computed in f32. Sums of products are written as fma, so their
+// rounding does not depend on the compiler.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,8 @@
 
 namespace shoal::cuda {
 
-/// RopeParams, and values that the host computes once from them.
+/// The parameters of a rope node in the form that kernels need. The host computes this form once per launch, in
+/// rotation_of().
 struct Rotation {
   int64_t dims;
   bool halves;
@@ -26,12 +28,12 @@ struct Rotation {
   float magnitude;
   const std::byte* positions;
   int64_t position_stride;
-  const std::byte* factors;  ///< nullptr: no factors
+  const std::byte* factors;  ///< one factor per pair; nullptr: no factors
   int64_t factor_stride;
-  bool is_constant;  ///< whether no queued work writes data on which frequencies depend
+  bool is_constant;  ///< whether no queued work writes the data on which frequencies depend
 };
 
-/// The angle by which a pair is rotated at position 1.
+/// Returns the angle by which a pair is rotated at position 1.
 __device__ inline double frequency(const Rotation& r, int64_t pair) {
   double unscaled = exp2(r.exponent * static_cast<double>(pair));
   if (r.factors) unscaled /= load_as<float>(r.factors + pair * r.factor_stride);
@@ -52,7 +54,7 @@ __device__ inline float2 direction(double angle, float factor) {
   return float2{cosf(rest) * factor, sinf(rest) * factor};
 }
 
-/// Positions of a pair's two elements, relative to the first rotated element.
+/// Indices of a pair's two elements, relative to the first rotated element.
 struct PairPlace {
   int64_t low, high;
 };
@@ -65,7 +67,8 @@ __device__ inline float2 rotated(float low, float high, float2 turn) {
 
 namespace rotation {
 
-/// The (fractional) index of the pair that makes `turns` full rotations over the original context.
+/// Returns the index of the pair that makes `turns` full rotations over the original context. The index may be a
+/// fraction.
 inline double pair_of_turns(const RopeParams& p, double turns) {
   const double ratio = static_cast<double>(p.original_context) / (turns * 2 * std::numbers::pi);
   return static_cast<double>(p.dims) * std::log(ratio) / (2 * std::log(static_cast<double>(p.base)));

@@ -1,6 +1,6 @@
-// A warp routes one token. Each lane holds the probabilities of up to 16 experts and their sort keys, with the
-// assignment of elements to lanes that soft_max uses. The best remaining expert is selected repeatedly, until `used`
-// experts are chosen.
+// The fused selection of experts. A warp selects the experts of one token. Each lane holds the probabilities and sort
+// keys of up to 16 experts. Experts are assigned to lanes like the elements of a row in soft_max. The warp repeatedly
+// selects the best remaining expert, until `used` experts are selected.
 #include "devices/cuda/ops/fused.h"
 
 #include <algorithm>
@@ -23,9 +23,10 @@ enum class Normalising { kNone, kSoftMax, kSum };
 
 struct Router {
   const float* logits = nullptr;
-  const float* choice = nullptr;  ///< values by which experts are chosen; nullptr: experts are chosen by probability
-  int64_t choice_stride = 0;      ///< stride of tokens, in elements
-  bool adds_choice = false;       ///< whether `choice` is added to the probabilities instead of replacing them
+  const float* choice = nullptr;  ///< values that decide which experts are chosen; nullptr: the probabilities decide
+  int64_t choice_stride = 0;      ///< stride from one token to the next, in elements
+  bool adds_choice = false;       ///< whether `choice` is added to the probabilities instead of replacing the
+                                  ///< probabilities
   int32_t* ids = nullptr;
   float* weights = nullptr;
   int experts = 0, used = 0, tokens = 0;
@@ -38,7 +39,7 @@ struct Router {
 
 using Quads = float[kHeldQuads][kQuad];
 
-/// Calls f(value, expert) for each value that the lane holds.
+/// Calls f(value, expert) for each of the lane's values.
 template <class Values, class F>
 __device__ __forceinline__ void for_held(const Router& r, unsigned lane, Values& values, F&& f) {
 #pragma unroll
@@ -49,7 +50,7 @@ __device__ __forceinline__ void for_held(const Router& r, unsigned lane, Values&
   }
 }
 
-/// Produces the same bits as the op soft_max.
+/// Computes the probabilities with the same bits as the op soft_max.
 __device__ __forceinline__ void apply_soft_max(const Router& r, unsigned lane, Quads& values) {
   float top = minus_infinity(), sum = 0;
   for_held(r, lane, values, [&](float& value, int expert) {
@@ -64,7 +65,8 @@ __device__ __forceinline__ void apply_soft_max(const Router& r, unsigned lane, Q
     if (j * kWarp * kQuad >= r.experts) break;
     sum += (values[j][0] + values[j][1]) + (values[j][2] + values[j][3]);
   }
-  // soft_max stores rounded products. kept() prevents the compiler from fusing a product with a later addition.
+  // The op soft_max stores rounded products. Here, kept() prevents the compiler from fusing a product with a later
+  // addition.
   const float total = warp_sum(sum), factor = total == 0 ? 0.0f : 1.0f / total;
   for_held(r, lane, values, [&](float& value, int) { value = __uint_as_float(kept(__float_as_uint(value * factor))); });
 }
@@ -78,7 +80,8 @@ __device__ __forceinline__ void apply_gating(const Router& r, unsigned lane, Qua
   });
 }
 
-/// Returns the weight of the lane's chosen expert. Lanes from `used` on only take part in the reductions.
+/// Returns the weight of the lane's chosen expert. A lane whose number is `used` or higher has no expert and only
+/// contributes to the reductions.
 __device__ __forceinline__ float weight_of(const Router& r, bool is_used, float weight) {
   if (r.normalising == Normalising::kSoftMax) {
     float top = warp_max(is_used ? weight : minus_infinity());
@@ -112,7 +115,7 @@ __global__ void __launch_bounds__(kWarpRowThreads) route(Router r) {
   if (r.choice) load(row_of(r.choice + team.row * r.choice_stride), added);
   apply_gating(r, lane, values);
 
-  constexpr uint32_t kNaN = 1, kTaken = 0;  // both are smaller than the key of any number
+  constexpr uint32_t kNaN = 1, kTaken = 0;  // every number has a sort key that is larger than these two constants
   constexpr uint32_t kNoExpert = UINT32_MAX;
   uint32_t orders[kHeldQuads][kQuad];
 #pragma unroll
@@ -154,7 +157,7 @@ __global__ void __launch_bounds__(kWarpRowThreads) route(Router r) {
   r.weights[team.row * r.used + lane] = weight;
 }
 
-// --- matching of the nodes ---
+// --- search for the nodes of a selection ---
 
 /// Whether `view` contains all elements of `node` in rows of `length` elements.
 bool has_all_of(const Tensor& view, const Tensor& node, int64_t length) {
@@ -171,10 +174,10 @@ bool is_unary(const Tensor& node, UnaryKind kind) {
   return node.op == Op::kUnary && std::get<UnaryParams>(node.params).kind == kind;
 }
 
-/// Matches a sequence of nodes with the selection of experts.
+/// Tests whether a sequence of nodes is a selection of experts.
 class Chain {
  public:
-  /// `readers` is nullptr if the readers of the nodes were checked before.
+  /// `readers` is nullptr if an earlier call has checked the readers of the nodes.
   Chain(Nodes nodes, const Readers* readers) : nodes_(nodes), readers_(readers) {}
 
   bool find() {
@@ -202,7 +205,8 @@ class Chain {
   bool is_read(const Tensor& node, int times) const { return !readers_ || readers_->is_read(node, times); }
   void take(const Tensor* weights) { weights_ = weights, ++count_; }
 
-  /// Matches the nodes that compute probabilities, if there are any. Otherwise, the router uses only logits.
+  /// Finds the nodes that compute probabilities. If these nodes are missing, the router uses the logits instead of
+  /// probabilities.
   void find_gating() {
     const Tensor& first = *nodes_[0];
     if (is_plain_soft_max(first)) {
@@ -220,7 +224,7 @@ class Chain {
     logits_ = first.src[0];
     all_ = nodes_[count_++];
   }
-  /// Matches the nodes of the preferences, the ids and the chosen experts' probabilities.
+  /// Finds the nodes that compute the preferences, the ids and the probabilities of the chosen experts.
   bool find_choice() {
     const Tensor* sum = next(Op::kAdd);
     if (sum != nullptr) {
@@ -274,8 +278,9 @@ class Chain {
     take(node);
   }
 
-  /// Whether dtypes, sizes and overlaps allow the kernel. A warp reads all values of its token before it writes. But at
-  /// that time, other warps may still read the values of their tokens, which must not overlap the results.
+  /// Whether dtypes, sizes and overlaps allow the kernel. A warp reads all values of its token before it writes its
+  /// results. When this warp writes, other warps may still read the values of their tokens. So with several tokens, the
+  /// results must not overlap the values.
   bool has_room() {
     const int64_t experts = router_.experts, tokens = router_.tokens;
     const auto is_plain = [](const Tensor& x) { return x.dtype == DType::kF32 && x.is_contiguous(); };

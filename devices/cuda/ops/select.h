@@ -1,6 +1,6 @@
-// Maps a global index (an element of an id tensor) to a row of this device's part (SelectParams). A Selection is a
-// kernel parameter, passed by value, so its number of ranges is limited. If there are more ranges, they are divided
-// among several launches.
+// Maps a global index (an element of an id tensor) to a row of this device's part of a table (SelectParams). A
+// Selection is a kernel parameter that is passed by value, so its number of ranges is limited. If there are more
+// ranges, several launches are needed, each with some of the ranges.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,11 @@ struct Selection {
   static constexpr int kMost = 32;
   int64_t rows = 0;    ///< number of rows of the source
   int64_t before = 0;  ///< number of rows in the ranges of earlier launches
-  int count = -1;      ///< number of ranges; -1: no ranges, index i is row i
+  int count = -1;      ///< number of ranges; -1: there are no ranges, and index i is row i
   int64_t begins[kMost], lengths[kMost];
 
-  /// Returns -1 if the index is outside this device's ranges. Ranges {10,2},{40,3}: 41 -> 3, 12 -> -1.
+  /// Returns the row of a global index, or -1 if the index is outside this device's ranges. Example for ranges
+  /// {10,2},{40,3}: index 41 gives row 3, and index 12 gives -1.
   __device__ int64_t local(int64_t index) const {
     if (count < 0) return index >= 0 && index < rows ? index : -1;
     int64_t first = before;
@@ -42,7 +43,7 @@ inline Selection all_rows(int64_t rows) {
   return selection;
 }
 
-/// Calls f(selection, is_first) for each launch. Usually, one launch suffices.
+/// Calls f(selection, is_first) for each launch. Usually, one launch is enough.
 template <class F>
 void for_selections(const SelectParams& params, int64_t rows, F&& f) {
   Selection selection = all_rows(rows);
@@ -61,7 +62,7 @@ void for_selections(const SelectParams& params, int64_t rows, F&& f) {
   }
 }
 
-/// Whether every index is found by at most one launch.
+/// Whether each index is found by at most one launch.
 inline bool can_select(const SelectParams& params) {
   const auto& ranges = params.ranges;
   if (ranges.size() <= Selection::kMost) return true;

@@ -1,5 +1,5 @@
 // set_rows: rows are converted to the cache's dtype and written in place. A block of threads writes a row of several
-// heads. If several ids are equal, the last of their rows is kept, and the earlier rows are skipped.
+// heads. If several ids are equal, only the row of the last of these ids is written.
 #include "devices/cuda/ops/conversion.h"
 #include "devices/cuda/ops/map.h"
 #include "devices/cuda/ops/ops.h"
@@ -15,7 +15,7 @@ struct RowsToSet {
   DType ids_dtype;
   Conversion<false> convert;
   int64_t count;  ///< number of ids
-  int64_t items;  ///< number of items per row; one thread writes an item, or one warp if items are quantised blocks
+  int64_t items;  ///< number of items per row; a warp writes a quantised block, and a thread writes any other item
   int64_t heads;  ///< length of axis 2
   int64_t planes;
   Selection selection;
@@ -23,8 +23,8 @@ struct RowsToSet {
   __device__ int64_t id(int64_t i) const { return integer_at(ids_dtype, ids.at({i, 0, 0, 0})); }
 };
 
-/// Returns the row of the cache for row i, or -1 if the cache row is on another device or a later row overwrites it.
-/// All threads of a block call it with the same i and get the same result.
+/// Returns the cache row to which row i is written. Returns -1 if the cache row is on another device or a later row
+/// overwrites it. All threads of a block must call this function with the same i. All threads get the same result.
 __device__ int64_t row_to_write(const RowsToSet& set, int64_t i) {
   __shared__ int overwritten;
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
@@ -40,7 +40,8 @@ __device__ int64_t row_to_write(const RowsToSet& set, int64_t i) {
   return overwritten ? -1 : row;
 }
 
-/// A thread writes an item. With kBlocks, a warp writes an item, which is a quantised block.
+/// Writes the rows. If kBlocks is true, an item is a quantised block, and a warp writes each item. Otherwise, a thread
+/// writes each item.
 template <bool kBlocks>
 __global__ void set_rows_kernel(RowsToSet set) {
   __shared__ QuantizeScratch scratch[kBlocks ? kWarps : 1];
@@ -81,7 +82,8 @@ void run(const LaunchContext& context, Tensor& node) {
                 rows.shape[2],
                 rows.shape[2] * rows.shape[3],
                 {}};
-  // Number of blocks along y. Along x, the grid has one block per row. All these blocks together keep the device busy.
+  // Along x, the grid has one block per row. `most` limits the number of blocks along y, so the grid has about 16
+  // blocks per multiprocessor.
   const int64_t of_block = blocks ? kWarps : kThreads, needed = (set.items * set.planes + of_block - 1) / of_block;
   const int64_t most = std::max<int64_t>(std::max(context.gpu.processors, 1) * int64_t{16} / set.count, 1);
   const dim3 grid(static_cast<unsigned>(set.count), static_cast<unsigned>(std::min({needed, most, int64_t{65535}})));

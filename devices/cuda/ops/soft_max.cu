@@ -1,4 +1,4 @@
-// soft_max: between the passes, each thread stores its scaled and masked logits in the row of the result.
+// soft_max: between two passes over a row, the row of the result holds the scaled and masked logits.
 #include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/ops/float_rows.h"
 #include "devices/cuda/ops/ops.h"
@@ -6,7 +6,7 @@
 namespace shoal::cuda {
 namespace {
 
-/// The mask, in its own dtype. A view without data means that there is no mask.
+/// The mask in its own dtype. If the view has no data, there is no mask.
 struct Mask {
   View view;
   DType dtype;
@@ -27,8 +27,8 @@ __device__ __forceinline__ void load_mask(const Mask& mask, const std::byte* row
   }
 }
 
-/// Computes x * scale + mask. If the mask is minus infinity, the logit is minus infinity, whatever x is. The same holds
-/// for elements past the end of the row.
+/// Computes the logits x * scale + mask. If the mask is minus infinity, the logit is minus infinity for every x. Logits
+/// past the end of the row are also minus infinity.
 template <class T>
 __device__ __forceinline__ void load_logits(const FloatRow<T>& x, const Mask& mask, const std::byte* mask_row,
                                             float scale, int64_t at, float (&logits)[kQuad]) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ float largest(const float (&v)[kQuad], float than) {
   return fmaxf(fmaxf(fmaxf(v[0], v[1]), fmaxf(v[2], v[3])), than);
 }
 
-/// Computes values = exp(values - top) and returns their sum.
+/// Replaces each value by exp(value - top). Returns the sum of the new values.
 __device__ __forceinline__ float exponentiate(float (&values)[kQuad], float top) {
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) values[i] = expf(values[i] - top);
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(1024) soft_max(View x, Mask mask, Sinks sinks,
   });
   const float sink = sinks.data ? load_as<float>(sinks.data + index.i2 * sinks.stride) : minus_infinity();
   top = fmaxf(team.max(top), sink);
-  if (top == minus_infinity()) top = 0;  // every element is masked or NaN, and a maximum ignores NaN
+  if (top == minus_infinity()) top = 0;  // all elements are masked or NaN, because the maximum ignores NaN
 
   float sum = 0;
   for_quads([&](int64_t at) {

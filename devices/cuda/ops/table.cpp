@@ -1,5 +1,5 @@
-// The table of CUDA kernels, generated from the list of ops. Leaves and views have no kernel, because they need no
-// work. Collectives have no kernel either, because communicators run them.
+// The table of CUDA kernels, generated from the list of ops. Leaves and views need no kernel, because they need no
+// work. Collectives need no kernel, because communicators run them.
 #include "devices/cuda/ops/ops.h"
 
 namespace shoal::cuda {

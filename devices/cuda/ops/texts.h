@@ -1,5 +1,5 @@
-// Positions of tokens for ops with a state (causal_conv, gated_delta). A negative position means padding. Position 0 is
-// the first token of a sequence.
+// Positions of tokens for ops with a state (causal_conv, gated_delta). A token with a negative position is padding. The
+// token with position 0 is the first token of a sequence.
 #pragma once
 
 #include "devices/cuda/kernels/memory.h"

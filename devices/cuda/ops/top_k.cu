@@ -1,10 +1,12 @@
-// top_k of at most 256 elements, and argmax (top_k of one; an empty row gives 0). Elements become distinct 64-bit keys
-// in the wanted order: the best element has the smallest key, equal values are ordered by index, and NaN is worse than
-// all numbers. Each block reduces its tile of a row to the tile's first k keys. Further launches reduce these keys in
-// the same way, until one block does the last reduction.
+// top_k of at most 256 elements, and argmax. argmax is top_k of one element. For an empty row, argmax gives 0.
 //
-// In a block, each thread holds several keys. The k-th smallest of the threads' smallest keys is an upper bound of the
-// first k keys. Few other keys are below this bound, so only few keys are sorted.
+// Each element gets a distinct 64-bit key. A better element has a smaller key. Equal values are ordered by index, and
+// NaN is worse than all numbers. Each block reduces its tile of a row to the k smallest keys of the tile. Further
+// launches reduce these keys in the same way, until each row has only one tile.
+//
+// In a block, each thread holds several keys. The block first sorts the smallest key of each thread. The k-th of these
+// keys is an upper bound of the tile's k smallest keys. Few other keys are below this bound, so the block then sorts
+// only few keys.
 #include <algorithm>
 #include <bit>
 
@@ -15,9 +17,9 @@ namespace shoal::cuda {
 namespace {
 
 using Key = unsigned long long;
-constexpr Key kNoKey = ~Key{0};  ///< greater than every key of an element
+constexpr Key kNoKey = ~Key{0};  ///< greater than the key of every element
 
-constexpr int kSelectThreads = 256;  ///< also the largest k
+constexpr int kSelectThreads = 256;  ///< number of threads per block; also the largest k
 constexpr int kKeysPerThread = 16;
 constexpr int64_t kSelectTile = int64_t{kSelectThreads} * kKeysPerThread;
 
@@ -30,8 +32,8 @@ __device__ __forceinline__ int32_t index_of(Key key) {
 
 // --- operations of a block on keys in shared memory ---
 
-/// Barrier between two steps of bitonic_sort. If both steps compare keys that are at most 32 apart, a barrier of the
-/// warp suffices.
+/// Barrier between two steps of bitonic_sort. If both steps compare keys that are at most 32 positions apart, a barrier
+/// of the warp is enough.
 __device__ __forceinline__ void sync_step(uint32_t distance, uint32_t next_distance) {
   if (distance > kWarp || next_distance > kWarp) {
     __syncthreads();
@@ -40,8 +42,8 @@ __device__ __forceinline__ void sync_step(uint32_t distance, uint32_t next_dista
   }
 }
 
-/// Sorts keys[0, size) in ascending order. `size` is a power of two. The block must be synchronised before the call.
-/// The function ends with a barrier.
+/// Sorts keys[0, size) in ascending order. `size` is a power of two. The caller must synchronise the block before the
+/// call. The function ends with a barrier.
 __device__ void bitonic_sort(Key* keys, uint32_t size) {
   for (uint32_t run = 2; run <= size; run *= 2) {
     for (uint32_t distance = run / 2; distance > 0; distance /= 2) {
@@ -89,7 +91,7 @@ struct Elements {
   }
 };
 
-/// Reads keys from the workspace. Rows are contiguous.
+/// Reads keys from the workspace. The keys of a row are contiguous.
 struct Keys {
   const Key* keys;
   int64_t length_of_row;
@@ -109,8 +111,8 @@ struct Keys {
   }
 };
 
-/// Destination of a tile's first k keys. They are stored as keys for the next reduction, or as indices by the last
-/// reduction.
+/// Destination of a tile's k smallest keys. The last reduction stores indices. Earlier reductions store keys for the
+/// next reduction.
 struct Target {
   Key* keys;
   int32_t* indices;
@@ -126,8 +128,8 @@ struct Target {
 
 // --- selection ---
 
-/// Reduces a tile to the keys that may be among its first k. Stores them in `keys`, in any order, and returns their
-/// number.
+/// Finds the keys of a tile that may be among the tile's k smallest keys. Stores these keys in `keys`, in any order.
+/// Returns the number of stored keys.
 template <class Row>
 __device__ uint32_t narrow(const Row& row, int64_t begin, uint32_t k, Key* keys) {
   __shared__ uint32_t count;
@@ -156,7 +158,8 @@ __device__ uint32_t narrow(const Row& row, int64_t begin, uint32_t k, Key* keys)
   return count;
 }
 
-/// Each block takes tile blockIdx.x % tiles of row blockIdx.x / tiles and writes the tile's first k keys in order.
+/// Each block processes tile blockIdx.x % tiles of row blockIdx.x / tiles. The block writes the tile's k smallest keys
+/// in order.
 template <class Source>
 __global__ void __launch_bounds__(kSelectThreads) select(Source source, uint32_t tiles, uint32_t k, Target target) {
   SHOAL_DYNAMIC_SHARED(Key, keys);
@@ -179,7 +182,7 @@ __global__ void __launch_bounds__(kSelectThreads) select(Source source, uint32_t
   for (uint32_t i = threadIdx.x; i < k; i += blockDim.x) target.put(blockIdx.x * static_cast<int64_t>(k) + i, keys[i]);
 }
 
-/// Number of threads per block for rows of this length: one per key, up to kSelectThreads.
+/// Number of threads per block for rows of this length: one thread per key, up to kSelectThreads threads.
 unsigned select_threads(int64_t length, int64_t k) {
   const auto wanted = static_cast<uint64_t>(std::max({length, k, int64_t{kWarp}}));
   return static_cast<unsigned>(std::min<uint64_t>(std::bit_ceil(wanted), kSelectThreads));
@@ -196,7 +199,7 @@ void queue_select(const LaunchContext& context, const Source& source, int64_t le
                static_cast<uint32_t>(tiles), static_cast<uint32_t>(k), target);
 }
 
-/// Number of keys of all rows after the first reduction. Later reductions never leave more keys.
+/// Number of keys of all rows after the first reduction. Each later reduction leaves at most this number of keys.
 int64_t keys_after_first_cut(int64_t length, int64_t rows, int64_t k) {
   return length <= kSelectTile ? 0 : divided_up(length, kSelectTile) * k * rows;
 }
@@ -224,7 +227,7 @@ size_t workspace(const Tensor& node, const GpuTraits&) {
   return 2 * static_cast<size_t>(keys_after_first_cut(node.src[0]->shape[0], node.rows(), node.shape[0])) * sizeof(Key);
 }
 
-/// Among other conditions, all blocks of a reduction must fit in one grid.
+/// Besides dtypes and layouts, this function checks that all blocks of a reduction fit in one grid.
 bool supports(const Tensor& node) {
   const Tensor* x = node.src[0];
   return node.dtype == DType::kI32 && node.is_contiguous() && is_float(x) && node.shape[0] <= kSelectThreads &&

@@ -1,4 +1,4 @@
-// A tensor in the form in which kernels receive it, passed by value. Strides are in bytes, as in Tensor.
+// A tensor in the form that kernels receive by value. Strides are in bytes, like the strides of Tensor.
 #pragma once
 
 #include "devices/cuda/kernels/platform.h"
@@ -6,7 +6,7 @@
 
 namespace shoal::cuda {
 
-/// a / b, rounded up.
+/// Returns a / b, rounded up.
 constexpr int64_t divided_up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
@@ -26,24 +26,25 @@ inline View view_of(const Tensor& tensor) {
   return view;
 }
 
-/// Whether the tensor is f32, f16 or bf16. It may have any strides.
+/// Whether the tensor is f32, f16 or bf16, with any strides.
 inline bool is_float(const Tensor* tensor) {
   return tensor && traits(tensor->dtype).is_float;
 }
-/// Whether two tensors share memory. Kernels that run several nodes in one launch check this.
+/// Whether two tensors share memory. A kernel that runs several nodes in one launch needs this check.
 inline bool overlap(const Tensor& a, const Tensor& b) {
   return a.data < b.data + b.span_bytes() && b.data < a.data + a.span_bytes();
 }
-/// Whether no queued work writes the tensor, so that a kernel may read it before wait_for_previous().
+/// Whether the tensor is constant: no queued work writes it. A kernel may read a constant tensor before
+/// wait_for_previous().
 inline bool is_constant(const Tensor& tensor) {
   return tensor.storage()->role == Role::kWeight;
 }
 
-/// Address of row (i1, i2, i3).
+/// Returns the address of row (i1, i2, i3).
 __host__ __device__ inline std::byte* row_at(const View& view, int64_t i1, int64_t i2, int64_t i3) {
   return view.data + i1 * view.strides[1] + i2 * view.strides[2] + i3 * view.strides[3];
 }
-/// Address of row (i1, i2, i3). The index of an axis is ignored if the tensor's length on this axis is 1.
+/// Returns the address of row (i1, i2, i3). If the tensor's length on an axis is 1, the index on this axis is ignored.
 __host__ __device__ inline std::byte* broadcast_row_at(const View& view, int64_t i1, int64_t i2, int64_t i3) {
   return row_at(view, view.shape[1] == 1 ? 0 : i1, view.shape[2] == 1 ? 0 : i2, view.shape[3] == 1 ? 0 : i3);
 }

@@ -1,6 +1,6 @@
-// Walks the elements of up to four axes with one thread per item. An item is an element, a pack of 16 bytes, or another
-// unit in which the operands' strides are counted. Axes that are contiguous in all operands are joined first, so that
-// tensors without gaps become one long row.
+// Calls a function for the elements of up to four axes, with one thread per item. An item is an element, a pack of 16
+// bytes, or another unit. strides[0] of an operand is the number of bytes from one item to the next item. join_axes()
+// first joins axes that are contiguous in all operands. So tensors without gaps become one long row.
 //
 //   int64_t shape[] = {64, 33, 3, 1};
 //   Operand to = operand_of(node), from = broadcast_operand(x, node.shape);
@@ -21,7 +21,8 @@ struct Index {
   int64_t i0, i1, i2, i3;
 };
 
-/// A tensor's address and its strides in bytes. If a stride is 0, all indices of that axis refer to the same element.
+/// Address and strides of a tensor. Strides are in bytes. If a stride is 0, all indices of that axis refer to the same
+/// element.
 struct Operand {
   std::byte* data = nullptr;
   int64_t strides[kMaxDims] = {0, 0, 0, 0};
@@ -37,7 +38,7 @@ inline Operand operand_of(const Tensor& tensor) {
   return operand;
 }
 
-/// Returns the operand for a walk of `shape`. Axes of length 1 are broadcast.
+/// Returns the operand for a walk() over `shape`. Axes of length 1 are broadcast.
 inline Operand broadcast_operand(const Tensor& tensor, const Shape& shape) {
   Operand operand = operand_of(tensor);
   for (int i = 0; i < kMaxDims; ++i) {
@@ -46,8 +47,8 @@ inline Operand broadcast_operand(const Tensor& tensor, const Shape& shape) {
   return operand;
 }
 
-/// Joins an axis with the next inner axis if no operand has a gap between them. {64, 33, 3, 1} becomes {6336, 1, 1, 1}
-/// for operands without gaps.
+/// Joins an axis with the next inner axis if no operand has a gap between the two axes. For operands without gaps, {64,
+/// 33, 3, 1} becomes {6336, 1, 1, 1}.
 inline void join_axes(Shape& shape, std::initializer_list<Operand*> operands) {
   int inner = 0;
   for (int outer = 1; outer < kMaxDims; ++outer) {
@@ -67,7 +68,7 @@ inline void join_axes(Shape& shape, std::initializer_list<Operand*> operands) {
 }
 
 /// Whether one access along axis 0 can cover `count` elements of `bytes` bytes each. Axis 0 of the operand must have no
-/// gaps, and every row must start at a multiple of the access size.
+/// gaps, and the start of every row must be a multiple of the access size.
 inline bool has_packs(const Operand& operand, const Shape& shape, int64_t bytes, int64_t count) {
   const int64_t size = bytes * count;
   if (operand.strides[0] != bytes || shape[0] % count != 0) return false;
@@ -76,7 +77,8 @@ inline bool has_packs(const Operand& operand, const Shape& shape, int64_t bytes,
   return aligned;
 }
 
-/// Number of items along axis 0, lengths of axes 1 and 2, and number of rows along axes 1 to 3.
+/// `n0` is the number of items along axis 0. `n1` and `n2` are the lengths of axes 1 and 2. `rows` is the number of
+/// rows along axes 1 to 3.
 struct WalkShape {
   int64_t n0, n1, n2, rows;
 };
@@ -88,7 +90,7 @@ inline WalkShape walk_shape(const Shape& shape) {
 /// Returns the index of the first item of a row.
 __device__ inline Index row_index(const WalkShape& shape, int64_t row) {
   if (row < shape.n1) return {0, row, 0, 0};
-  const bool small = shape.rows <= 0x7fffffff;  // 32-bit divisions are much faster
+  const bool small = shape.rows <= 0x7fffffff;  // 32-bit divisions are much faster than 64-bit divisions
   const int64_t plane = small ? static_cast<uint32_t>(row) / static_cast<uint32_t>(shape.n1) : row / shape.n1;
   const int64_t i3 = small ? static_cast<uint32_t>(plane) / static_cast<uint32_t>(shape.n2) : plane / shape.n2;
   return {0, row - plane * shape.n1, plane - i3 * shape.n2, i3};
@@ -108,7 +110,7 @@ __global__ void walk_kernel(WalkShape shape, F f) {
   }
 }
 
-/// Calls f(Index) for every index of the shape. Short rows share a block.
+/// Calls f(Index) for every index of the shape. If rows are short, one block processes several rows.
 template <class F>
 void walk(const LaunchContext& context, const Shape& shape, const F& f) {
   constexpr int64_t kThreads = 256, kBlocksPerProcessor = 32;

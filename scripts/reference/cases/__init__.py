@@ -1,4 +1,4 @@
-"""The cases of every family."""
+"""The list of all cases."""
 
 from . import cohere, deepseek, gated_delta, gemma, gemma4, glm, gpt_oss, granite, lfm, llama, minimax, olmo, phi, qwen
 

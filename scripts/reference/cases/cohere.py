@@ -1,4 +1,5 @@
-"""Command R and R+, Cohere 2: one LayerNorm, attention and feed-forward in parallel; the head's scale multiplies."""
+"""Command R and R+, Cohere 2. Attention and feed-forward run in parallel after one LayerNorm. Logits are multiplied by
+a scale."""
 
 from case import Case, Mutation, norm
 

@@ -1,8 +1,8 @@
-"""DeepSeek V2, V2-Lite and V3: one latent row per token gives keys and values of all heads, which share the rotated part of
-a key.
+"""DeepSeek V2, V2-Lite and V3. One latent row per token gives the keys and values of all heads. All heads share the
+rotated elements of the key.
 
-The projection from that row to keys and values is one tensor in older files and two tensors in newer files. Newer files
-have the length of the row in their keys, older files the length of the heads.
+The projection from the latent row to keys and values is one tensor in older files and two tensors in newer files. The
+GGUF keys of newer files contain the length of the latent row. The keys of older files contain the length of the heads.
 """
 
 from case import Case, Mutation, as_other_rope_from, bias, fill, matrix, norm
@@ -70,7 +70,7 @@ YARN_MUTATIONS = {
 
 
 def deepseek(name, heads, count, used, more, own, short_queries=True, absorbed=True, biased=False, draft=False):
-    """A case with `count` experts, of which a token takes `used`."""
+    """A case with `count` experts. A token uses `used` of them."""
     mixer = attention(heads, short_queries, absorbed)
     sparse = mixer | parts.experts(E, WIDTH, count) | parts.gated(E, 2 * WIDTH, "_shexp")
     sparse |= {"exp_probs_b.bias": bias(count, spread=0.3)} if biased else {}
@@ -86,7 +86,7 @@ def deepseek(name, heads, count, used, more, own, short_queries=True, absorbed=T
 
 
 def lite(name, absorbed, more):
-    """Older files have no key for the scores of experts, which are a softmax."""
+    """A case of V2-Lite. The scores of experts are a softmax. Older files have no key for this function."""
     return deepseek(name, 6, 7, 3, yarn(0.0707) | {"expert_weights_scale": 1.5} | more, {
         "experts-gating": Mutation({"expert_gating_func": 2}),
     }, short_queries=False, absorbed=absorbed)  # fmt: skip

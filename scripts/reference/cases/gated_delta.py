@@ -1,8 +1,8 @@
-"""Qwen3-Next, Qwen3.5 and 3.6, dense and with experts: recurrent layers with the gated delta rule and, every few layers, a
-layer with gated attention.
+"""Qwen3-Next, Qwen3.5 and 3.6, dense and with experts. Most layers are recurrent and use the gated delta rule. Every
+few layers, a layer has gated attention.
 
-Several value heads share a head of q and k. In files of Qwen3.5 they are interleaved (v = i * k_heads + k), in files of
-Qwen3-Next they are neighbours.
+Several value heads share a head of q and k. In files of Qwen3.5, these value heads are interleaved (v = i * k_heads +
+k). In files of Qwen3-Next, they are neighbours.
 """
 
 import dataclasses
@@ -17,7 +17,8 @@ E, H, K, DK, FF, WIDTH, SHARED, EXPERTS = 48, 6, 3, 24, 80, 24, 40, 7
 
 @dataclasses.dataclass(frozen=True)
 class Heads:
-    """Heads of a recurrent layer: number of q and k heads, number of value heads, their length, and convolution taps."""
+    """Heads of a recurrent layer: number of q and k heads, number of value heads, length of a head, and number of taps
+    of the convolution."""
 
     k: int = 3
     v: int = 6
@@ -30,7 +31,8 @@ class Heads:
 
     @property
     def order(self):
-        """Positions of interleaved value heads, in the order in which neighbours share a head of q and k."""
+        """Positions of interleaved value heads. In the order of this list, value heads that share a head of q and k are
+        neighbours."""
         return np.arange(self.v).reshape(self.groups, self.k).T.reshape(-1)
 
 
@@ -58,7 +60,7 @@ def state_layer(heads):
 
 
 def as_one(tensors, names, into, rows):
-    """Joins two tensors of each layer into one, with its rows in another order."""
+    """Joins two tensors of each layer into one tensor. `rows`: the order of its rows."""
     found = {}
     for name, tensor in tensors.items():
         if name.endswith(names[0]):
@@ -71,13 +73,15 @@ def as_one(tensors, names, into, rows):
 
 
 def interleaved(tensors, heads):
-    """The order of Qwen3-Next: for each head of q and k, the rows of b and then of a for its value heads."""
+    """Joins b and a in the order of Qwen3-Next. For each head of q and k, the rows of b for its value heads come first,
+    then the rows of a."""
     rows = np.arange(2 * heads.v).reshape(2, heads.k, heads.groups).swapaxes(0, 1).reshape(-1)
     return as_one(tensors, ("ssm_beta.weight", "ssm_alpha.weight"), "ssm_ba.weight", rows)
 
 
 def legacy(tensors, heads):
-    """q, k, v and z in one tensor: for each head of q and k, its rows of q, of k, of its values and of their gates."""
+    """Joins q, k, v and z into one tensor. For each head of q and k, it contains the rows of q, of k, of the values,
+    and of the gates of these values."""
     lengths = [heads.length, heads.length, heads.groups * heads.length, heads.groups * heads.length]
     starts = np.cumsum([0, *(heads.k * length for length in lengths[:-1])])
     rows = [start + k * length + i for k in range(heads.k) for start, length in zip(starts, lengths, strict=True)
@@ -95,7 +99,7 @@ def experts(fused):
 
 
 def in_blocks(order, length, first=0, axis=0):
-    """Reorders blocks of `length` rows (or columns), from `first` on."""
+    """Returns a change that reorders blocks of `length` rows (or columns), from row `first` on."""
 
     def change(values, *_):
         along = np.moveaxis(values, axis, 0).copy()
@@ -107,13 +111,14 @@ def in_blocks(order, length, first=0, axis=0):
 
 
 def halves(values, *_):
-    """Reorders rows of q and gate. A correct reader then gets the result of a reader that expects all of q before all
-    gates."""
+    """Reorders rows of q and gate. With the new order, a correct program gets the result of a wrong program that
+    expects all rows of q before all gates."""
     return values.reshape(H, 2, DK, E).swapaxes(0, 1).reshape(values.shape)
 
 
 def in_turns(values, *_):
-    """Reorders rows of `ssm_ba` as if all of b came before all of a."""
+    """Reorders rows of `ssm_ba`. With the new order, a correct program gets the result of a wrong program that expects
+    all rows of b before all rows of a."""
     return values.reshape(Heads.k, 2, -1, E).swapaxes(0, 1).reshape(values.shape)
 
 
@@ -148,8 +153,8 @@ MUTATIONS = {
 
 
 def shared_otherwise(heads, order, rows):
-    """Reorders value heads, so that they share heads of q and k as in the other order. `rows` changes the architecture's own
-    tensors."""
+    """Reorders value heads. A correct program then gets the result of a wrong program that assigns value heads to heads
+    of q and k in the other order. `rows`: changes of tensors that only one architecture has."""
     q = 2 * heads.k * heads.length
     return {"heads-shared-otherwise": Mutation(tensors=rows | {
         r"blk\.\d+\.(attn_qkv|ssm_conv1d)\.weight": in_blocks(order, heads.length, q),
@@ -181,14 +186,14 @@ def keys(heads, layers):
 
 
 def qwen35(name, heads, full, ffn, more, tied=False, draft=False, own=None):
-    """`full`: for each layer, whether it has attention."""
+    """A case of Qwen3.5. `full`: whether each layer has attention."""
     of = {"post_attention_norm.weight": norm(E)} | ffn
     layers = [(full_layer() if one else state_layer(heads)) | of for one in full]
     layers += [full_layer() | of | parts.draft(E)] if draft else []
     rope = {"rope.dimension_sections": [2, 1, 1, 0]}
     every_key = keys(heads, len(layers)) | rope | more
     if "expert_count" in more:
-        del every_key["feed_forward_length"]  # as in files whose layers all have experts
+        del every_key["feed_forward_length"]  # if all layers have experts, files have no such key
     return Case(name, name.split("-")[0], "neox", every_key, parts.model(E, layers, tied), {
         "rope-dimensions": Mutation({"rope.dimension_count": 16, "rope.dimension_sections": [3, 3, 2, 0]}),
         "beta": every(r"ssm_beta\.weight", fill(0)),

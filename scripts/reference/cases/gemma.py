@@ -1,4 +1,5 @@
-"""Gemma 2 and 3: norms before and after, soft caps, windows. The models of 46 and 62 layers scale scores by E/H."""
+"""Gemma 2 and 3: norms before and after each block, soft caps, and windows. Models with 46 and 62 layers scale scores
+by E/H."""
 
 import dataclasses
 import math
@@ -16,7 +17,7 @@ class Sizes:
     kv_heads: int = 3
     dk: int = 16
     ff: int = 64
-    calm: float = 1.0  # scale of the norms, which limits rounding errors of deep models
+    calm: float = 1.0  # scale of the norms; small values reduce the rounding errors of deep models
 
 
 def gemma(name, sizes, more, mutations):

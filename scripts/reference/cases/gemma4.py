@@ -1,5 +1,6 @@
-"""Gemma 4, dense, with experts and with per-layer embeddings. Full layers have longer and fewer heads than windowed layers,
-with rope on a part of them. Values are normed. The last layers may share keys and values of earlier layers.
+"""Gemma 4, dense, with experts and with per-layer embeddings. Full layers have longer heads and fewer KV heads than
+windowed layers, and rotate only some elements of a head. Values are normed. The last layers may use the keys and values
+of earlier layers.
 """
 
 from case import Case, Mutation, Tensor, as_other_rope_from, fill, joined, matrix, norm
@@ -10,8 +11,8 @@ E, H, WINDOWED, FULL, TURNED, FF, WIDTH, EXPERTS, OWN = 48, 6, 16, 24, 3, 64, 24
 
 
 def layer(windowed, kv_heads, ff, values=True, shared=False):
-    """`values`: whether they have their own matrix. `shared`: whether the layer uses another layer's keys and values.
-    """
+    """Tensors of a layer. `values`: whether the values have a separate matrix. `shared`: whether the layer uses the
+    keys and values of another layer."""
     dk = WINDOWED if windowed else FULL
     tensors = parts.attention(E, H, kv_heads, dk) | {
         "attn_q_norm.weight": norm(dk, centre=0.45), "attn_k_norm.weight": norm(dk, centre=0.45),
@@ -37,12 +38,12 @@ def experts():
 
 
 def own_embedding():
-    """Tensors for each layer's own embedding of a token."""
+    """Tensors of a layer for the per-layer embedding of a token."""
     return {"inp_gate.weight": matrix(E, OWN), "proj.weight": matrix(OWN, E), "post_norm.weight": norm(E)}
 
 
 def factors():
-    """Rope factors of full layers: very large for elements that are not rotated."""
+    """Rope factors of full layers. The factors of elements without rotation are very large."""
     kinds = {"turned": Tensor((TURNED,), 1.0), "not turned": Tensor((FULL // 2 - TURNED,), 1e30)}
     return joined(kinds, list(kinds))
 
@@ -52,7 +53,7 @@ def of(layers, name):
 
 
 def gemma4(name, windows, layers, kv_heads, more, own, extra=None):
-    """`windows`: for each layer, whether it has a window."""
+    """A case of Gemma 4. `windows`: whether each layer has a window."""
     keys = parts.keys(E, len(layers), H, kv_heads, FF, FULL, base=500.0, epsilon=1e-6) | {
         "attention.key_length_swa": WINDOWED, "attention.value_length_swa": WINDOWED, "attention.sliding_window": 29,
         "attention.sliding_window_pattern": windows, "rope.freq_base_swa": 100.0, "rope.dimension_count": FULL,
@@ -79,14 +80,16 @@ def gemma4(name, windows, layers, kv_heads, more, own, extra=None):
 
 
 def dense(name, windows, heads, full_heads, ffn, more, own):
-    """Full layers have `full_heads` KV heads, and their values are the keys before norm and rope."""
+    """A case with `full_heads` KV heads in full layers. The values of these layers are the keys before norm and
+    rope."""
     kv_heads = [heads if one else full_heads for one in windows]
     layers = [layer(one, kv, FF, values=one) | ffn for one, kv in zip(windows, kv_heads, strict=True)]
     return gemma4(name, windows, layers, kv_heads, more, own)
 
 
 def embedded(name, windows, shared, kv_heads):
-    """The last `shared` layers use keys and values of earlier layers and have twice the feed-forward width."""
+    """A case with per-layer embeddings. The last `shared` layers use the keys and values of earlier layers, and have
+    twice the feed-forward width."""
     count = len(windows)
     first = count - shared
     widths = [FF if index < first else 2 * FF for index in range(count)]

@@ -1,5 +1,6 @@
-"""GLM-4: norms before and after each block, rope on half of a head. GLM-4.5: one dense layer first, experts chosen by sigmoid
-and a bias, a shared expert, and a draft head after the layers, which does not affect the logits."""
+"""GLM-4 and GLM-4.5. GLM-4 has norms before and after each block, and rotates half of each head. GLM-4.5 begins with a
+dense layer. Its other layers select experts by sigmoid scores and a bias, and have a shared expert. A draft head
+follows the layers and does not affect the logits."""
 
 from case import Case, Mutation, bias, fill, norm
 

@@ -1,7 +1,8 @@
-"""gpt-oss: sinks, biases everywhere, windows on even layers, clamped activations, softmax over the chosen experts.
+"""gpt-oss: sinks, biases in all matrices, windows in even layers, clamped activations, softmax over the selected
+experts.
 
-YaRN's range of frequencies (0.64 to 9.9 here) is not rounded to whole numbers. The clamps at 7 affect several per cent of
-the gate and up values.
+The range of frequencies of YaRN (0.64 to 9.9 here) is not rounded to whole numbers. The clamps at 7 affect several per
+cent of the gate and up values.
 """
 
 from case import Case, Mutation, Tensor, bias, fill, matrix, norm

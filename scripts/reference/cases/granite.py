@@ -1,4 +1,4 @@
-"""Granite 3 and 4, dense and with experts: four scales. The head's scale divides."""
+"""Granite 3 and 4, dense and with experts. The models have four scales. The logits are divided by one of them."""
 
 from case import Case, Mutation, fill, norm
 

@@ -1,5 +1,5 @@
-"""LFM2: layers that mix the last few tokens by a gated convolution, and some layers with attention. Only these have KV
-heads."""
+"""LFM2. Most layers mix the last few tokens with a gated convolution. The other layers have attention. Only the layers
+with attention have KV heads."""
 
 from case import Case, Mutation, Tensor, as_other_rope_from, matrix, norm
 
@@ -17,7 +17,7 @@ def without_past(values, *_):
 
 
 def gates_swapped(values, *_):
-    """Reorders the rows of b, c and x so that reading c, b and x is right."""
+    """Reorders the rows b, c, x to c, b, x."""
     return values.reshape(3, E, E)[[1, 0, 2]].reshape(values.shape)
 
 

@@ -1,4 +1,6 @@
-"""Llama 1 to 3, Mistral, Mixtral, Ministral 3: one block, rope over neighbouring elements."""
+"""Llama 1 to 3, Mistral, Mixtral, Ministral 3. All models have the same kind of block, with rope over neighbouring
+elements.
+"""
 
 from case import Case, Mutation, Tensor, bias, fill, norm
 

@@ -1,5 +1,5 @@
-"""MiniMax M2: q and k normed as a whole, rope on half of a head, experts chosen by sigmoid and a bias in every layer.
-"""
+"""MiniMax M2. One norm covers all heads of q, and one norm covers all heads of k. Half of each head is rotated. Every
+layer selects experts by sigmoid scores and a bias."""
 
 from case import Case, Mutation, bias, norm
 

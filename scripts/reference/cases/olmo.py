@@ -1,5 +1,5 @@
-"""OLMo 2 and 3, one architecture in files: norms after each block, q and k normed as a whole. OLMo 3 has windows, and YaRN in
-layers without a window."""
+"""OLMo 2 and 3, which are one architecture in files. A norm follows each block. One norm covers all heads of q, and one
+norm covers all heads of k. OLMo 3 has layers with windows, and uses YaRN in the other layers."""
 
 from case import Case, Mutation, norm
 

@@ -1,4 +1,6 @@
-"""Tensors and keys that most cases share. Sizes are awkward: 3 KV heads, and heads whose length is not E/H."""
+"""Tensors and keys that most cases share. Sizes are unusual, to find errors: 3 KV heads, and a head length that is not
+E/H.
+"""
 
 from case import Tensor, bias, matrix, norm
 
@@ -15,7 +17,7 @@ def keys(e, layers, heads, kv, ff, dk=None, base=10000.0, epsilon=1e-5):
 
 
 def attention(e, heads, kv, dk, biases="", gain=1.5):
-    """`biases`: the letters of q, k, v and o that have a bias."""
+    """Tensors of an attention block. `biases`: letters of the matrices with a bias, from "qkvo"."""
     tensors = {
         "attn_norm.weight": norm(e),
         "attn_q.weight": matrix(e, heads * dk, gain=gain),
@@ -37,7 +39,7 @@ def gated(e, ff, suffix=""):
 
 
 def fused_gated(e, ff):
-    """Gate rows and then up rows in one tensor."""
+    """The matrices of a gated feed-forward block with one tensor for gate and up. Gate rows come first."""
     return {"ffn_up.weight": matrix(e, 2 * ff, gain=1.2), "ffn_down.weight": matrix(ff, e, gain=1.5)}
 
 
@@ -51,7 +53,7 @@ def experts(e, ff, count):
 
 
 def draft(e):
-    """Tensors of a draft head's block in addition to a layer's tensors."""
+    """Tensors in the block of a draft head that a layer does not have."""
     return {
         "nextn.eh_proj.weight": matrix(2 * e, e), "nextn.enorm.weight": norm(e), "nextn.hnorm.weight": norm(e),
         "nextn.embed_tokens.weight": matrix(e, VOCAB), "nextn.shared_head_norm.weight": norm(e),
@@ -59,7 +61,7 @@ def draft(e):
     }  # fmt: skip
 
 
-# Tensors for images, sound and draft heads, which Ollama's files contain in addition to the model.
+# Additional tensors in Ollama's files, for images, sound and draft heads.
 BESIDE = {
     "v.patch_embd.weight": matrix(8, 4), "mm.0.weight": matrix(4, 8), "a.conv1d.0.bias": bias(4),
     "mtp.fc.weight": matrix(8, 4),
@@ -67,7 +69,7 @@ BESIDE = {
 
 
 def model(e, layers, tied=False, embedding=1.7, extra=None):
-    """All tensors of a model with the given layers. `extra` contains the tensors outside of layers."""
+    """All tensors of a model with the given layers. `extra`: additional tensors outside of layers."""
     tensors = {"token_embd.weight": Tensor((e, VOCAB), 0.0, embedding)}
     for index, layer in enumerate(layers):
         tensors |= {f"blk.{index}.{name}": tensor for name, tensor in layer.items()}

@@ -1,5 +1,5 @@
-"""Phi 3 and 4: q, k and v in one tensor, gate and up in one tensor, rope on a part of a head, long and short rope
-factors."""
+"""Phi 3 and 4. One tensor contains q, k and v, and one tensor contains gate and up. Only some elements of a head are
+rotated. There are long and short rope factors."""
 
 from case import Case, Mutation, Tensor, fill, norm
 
@@ -19,7 +19,8 @@ FACTORS = {"rope_factors_long.weight": Tensor((3,), 6.0, 4.0), "rope_factors_sho
 
 
 def longrope(name, context, window, used):
-    """`context`: the original context. `used`: the factors that a session of 320 tokens must use."""
+    """A case with rope factors. `context`: the original context. `used`: the factors that a session with a context of
+    320 tokens must use."""
     keys = {
         "rope.dimension_count": 6, "rope.scaling.original_context_length": context, "rope.scaling.attn_factor": 1.19,
         "attention.sliding_window": window,

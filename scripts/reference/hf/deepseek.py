@@ -1,6 +1,10 @@
-"""DeepSeek V2, V2-Lite and V3, one architecture in files. Uses V2's class if experts are chosen as in V2, with groups chosen
-by their best expert. Otherwise uses V3's class with its own routers, or with the routers of `routing` if a file needs a
-combination that no class has. Uses Mistral 4's class if queries have a temperature."""
+"""DeepSeek V2, V2-Lite and V3, which are one architecture in files. The file determines the class of transformers:
+
+- V2, if the scores of experts are a softmax and the weights are not normalised. The best expert of a group then
+  determines the selection of the group.
+- Mistral 4, if queries have a temperature.
+- V3 in all other cases. If no class has the routing of the file, V3 gets the routers of `routing`.
+"""
 
 import torch
 import transformers as hf
@@ -21,7 +25,7 @@ SHORT_QUERIES = {
 
 
 class Lengths:
-    """Lengths of a head of q, of a value, and of the latent row."""
+    """Lengths of a query head, of a value, and of the latent row."""
 
     def __init__(self, source):
         self.latent, turned = source.key("attention.kv_lora_rank"), source.key("rope.dimension_count")
@@ -36,7 +40,8 @@ class Lengths:
 
 
 def keys_and_values(source, index, lengths):
-    """The matrix from the latent row to each head's unrotated part of the key, then its value."""
+    """Returns the matrix that multiplies the latent row. For each head, the result contains the unrotated elements of
+    the key, then the value."""
     if not lengths.absorbed:
         return source.take(f"blk.{index}.attn_kv_b.weight")
     keys, values = (source.take(f"blk.{index}.attn_{one}_b.weight") for one in "kv")
@@ -44,7 +49,8 @@ def keys_and_values(source, index, lengths):
 
 
 def rope_parameters(source):
-    """Files have a tenth of the multiplier. Rotated elements keep their length; the multiplier scales the scores."""
+    """Returns the rope parameters. Files contain a tenth of the multiplier. The multiplier scales only the scores, not
+    the rotated elements."""
     rope = source.rope_parameters(truncate=True)
     if rope["rope_type"] == "yarn":
         multiplier = 10 * source.key("rope.scaling.yarn_log_multiplier")
@@ -94,7 +100,7 @@ def deepseek2(source):
         return with_epsilon(build(hf.DeepseekV2ForCausalLM, hf.DeepseekV2Config(**config, topk_method=method), weights))
     if "llama_4_scaling_beta" in config["rope_parameters"]:
         assert gating == 1 and groups == 1
-        if config["rope_parameters"]["rope_type"] == "default":  # rotates whole heads
+        if config["rope_parameters"]["rope_type"] == "default":  # this type rotates `head_dim` elements
             config["head_dim"] = lengths.turned
         return with_epsilon(build(hf.Mistral4ForCausalLM, hf.Mistral4Config(**config), weights))
     model = build(hf.DeepseekV3ForCausalLM, hf.DeepseekV3Config(**config, num_mtp_layers=0), weights)
@@ -104,7 +110,8 @@ def deepseek2(source):
 
 
 def with_epsilon(model):
-    """The model with the file's epsilon also in the norms of latent rows, for which transformers has a constant."""
+    """Sets the epsilon of the file also in the norms of latent rows. transformers uses a constant there. Returns the
+    model."""
     for layer in model.model.layers:
         for one in ("q_a_layernorm", "kv_a_layernorm"):
             if getattr(layer.self_attn, one, None) is not None:

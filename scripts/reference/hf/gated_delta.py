@@ -9,7 +9,7 @@ from .source import Weights, build
 
 
 class Heads:
-    """Heads of recurrent layers."""
+    """Numbers and lengths of the heads in recurrent layers."""
 
     def __init__(self, source):
         self.k, self.v = source.key("ssm.group_count"), source.key("ssm.time_step_rank")
@@ -24,22 +24,22 @@ class Heads:
         }  # fmt: skip
 
     def neighbours(self, rows, length, first=0):
-        """Reorders blocks of `length` rows from `first` on, one per value head, from interleaved order to the order in
-        which neighbours share."""
+        """Reorders blocks of `length` rows from row `first` on. There is one block per value head. In the result, the
+        value heads that share a head of q and k are neighbours instead of interleaved."""
         blocks = rows[first:].reshape(self.groups, self.k, length, *rows.shape[1:]).transpose(0, 1)
         return torch.cat([rows[:first], blocks.reshape(rows[first:].shape)])
 
     def split(self, rows, lengths):
-        """Splits rows that are grouped by head of q and k into the rows of each kind."""
+        """Splits rows that are grouped by the heads of q and k. Returns a tensor for each kind of row."""
         return [part.reshape(-1, rows.shape[1]) for part in rows.reshape(self.k, -1, rows.shape[1]).split(lengths, 1)]
 
     def joined(self, kinds):
-        """The inverse of split(): groups the rows of each kind by head of q and k."""
+        """Inverts split(): groups the rows of all kinds by the heads of q and k."""
         return torch.cat([kind.reshape(self.k, -1, kind.shape[-1]) for kind in kinds], 1).flatten(0, 1)
 
 
 def full_layers(source):
-    """For each layer of the trunk, whether it has attention."""
+    """Returns whether each layer of the trunk has attention."""
     recurrent = source.key("attention.recurrent_layers", None)
     if recurrent is not None:
         assert len(recurrent) == source.layers
@@ -49,7 +49,8 @@ def full_layers(source):
 
 
 def put_state_layer(source, weights, index, heads, turns):
-    """`turns`: whether value heads that share a head of q and k are interleaved."""
+    """Adds the weights of a recurrent layer. `turns`: whether the file interleaves the value heads that share a head of
+    q and k."""
 
     def take(name):
         return source.take(f"blk.{index}.{name}")
@@ -64,7 +65,7 @@ def put_state_layer(source, weights, index, heads, turns):
     weights.state |= {
         to + "conv1d.weight": taps[:, None],
         to + "dt_bias": value_heads(take("ssm_dt.bias"), 1),
-        # A decay of 0 has no finite logarithm; this value is equivalent.
+        # The logarithm of a decay of 0 is infinite, so a tiny value replaces 0.
         to + "A_log": value_heads(-take("ssm_a"), 1).clamp(min=1e-300).log(),
         to + "norm.weight": take("ssm_norm.weight"),
         to + "out_proj.weight": value_heads(take("ssm_out.weight").T, heads.length).T.contiguous(),
@@ -124,7 +125,8 @@ def qwen(source, model_class, config_class, turns, **more):
 
 
 def as_in_files(model, epsilon):
-    """Divides q and k by their lengths, at least `epsilon`, as in files; transformers adds 1e-6 to squares."""
+    """Replaces the normalisation of q and k. GGUF models divide them by their lengths, which are at least `epsilon`.
+    transformers would add 1e-6 to the squares."""
     module = sys.modules[type(model).__module__]
 
     def unit(x, dim=-1, eps=None):

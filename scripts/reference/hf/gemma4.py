@@ -24,7 +24,7 @@ EMBEDDINGS = {
 
 
 def rope_parameters(source, full_length, length):
-    """Full layers rotate only the elements of a head whose factor is 1."""
+    """Returns the rope parameters. Full layers rotate only the elements of a head with the factor 1."""
     factors = source.take("rope_freqs.weight")
     turned = int((factors == 1).sum())
     assert len(factors) == full_length // 2 and (factors[:turned] == 1).all() and (factors[turned:] >= 1e30).all()
@@ -37,7 +37,7 @@ def rope_parameters(source, full_length, length):
 
 
 def heads_of(source, windows):
-    """Numbers of KV heads of windowed and of full layers."""
+    """Returns the number of KV heads in windowed layers, and the number in full layers."""
     found = source.kv_heads
     of = found if isinstance(found, list) else [found] * len(windows)
     windowed, full = ({kv for kv, one in zip(of, windows, strict=True) if one == kind} for kind in (True, False))
@@ -46,7 +46,8 @@ def heads_of(source, windows):
 
 
 def widths_of(source, shared):
-    """Width of the first layers, and whether layers with shared keys and values are twice as wide."""
+    """Returns the feed-forward width of the first layers, and whether layers with shared keys and values have twice
+    this width."""
     found = source.key("feed_forward_length")
     if not isinstance(found, list):
         return found, False

@@ -7,7 +7,7 @@ from .source import Weights, build
 
 
 def interleaved(source, index, kind):
-    """Interleaves the rows of gate and up for each expert: the first row of gate, the first of up, the second of gate,
+    """Interleaves the rows of gate and up for each expert: first row of gate, first row of up, second row of gate,
     ..."""
     gate, up = (source.take(f"blk.{index}.ffn_{part}_exps.{kind}") for part in ("gate", "up"))
     return torch.stack([gate, up], dim=2).flatten(1, 2)
@@ -24,7 +24,7 @@ def gpt_oss(source):
             "ffn_down_exps.bias": "mlp.experts.down_proj_bias",
         })  # fmt: skip
         to = f"model.layers.{index}.mlp.experts."
-        # Here transformers stores matrices transposed.
+        # transformers stores these matrices transposed.
         down = source.take(f"blk.{index}.ffn_down_exps.weight")
         weights.state[to + "down_proj"] = down.transpose(1, 2).contiguous()
         weights.state[to + "gate_up_proj"] = interleaved(source, index, "weight").transpose(1, 2).contiguous()

@@ -29,7 +29,7 @@ def weights_of(source, experts=False):
 
 
 def turned(model, source_turns):
-    """The model, without rope if the file disables it."""
+    """Disables rope in the model if the file disables it. Returns the model."""
     if not source_turns:
         model.model.rotary_emb.inv_freq.zero_()
     return model

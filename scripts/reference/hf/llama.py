@@ -33,7 +33,7 @@ def mistral3(source):
     assert source.rope_dims == source.head_dim
     rope = source.rope_parameters()
     rope["llama_4_scaling_beta"] = source.key("attention.temperature_scale", 0.0)
-    # The temperature needs this key with every kind of rope.
+    # The temperature needs this key, even without YaRN.
     rope["original_max_position_embeddings"] = source.key("rope.scaling.original_context_length")
     config = hf.Ministral3Config(**source.config(head_dim=source.head_dim, rope_parameters=rope))
     for name in ("yarn_beta_fast", "yarn_beta_slow", "yarn_log_multiplier"):

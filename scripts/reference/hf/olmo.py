@@ -1,4 +1,4 @@
-"""OLMo 2, and OLMo 3 if there is a window."""
+"""OLMo 2, or OLMo 3 if the file has a window."""
 
 import transformers as hf
 

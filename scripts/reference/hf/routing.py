@@ -1,4 +1,5 @@
-"""Routers for models whose files define the routing. The classes of transformers support only one kind for each model."""
+"""Routers for models with a routing that the file defines. A class of transformers supports only one kind of
+routing."""
 
 import functools
 
@@ -6,8 +7,8 @@ GATES = {1: lambda logits: logits.softmax(-1), 2: lambda logits: logits.sigmoid(
 
 
 class Routing:
-    """`normalised`: whether the weights of chosen experts are normalised, unless a key says otherwise. `best`: number of a
-    group's experts whose scores decide the choice of the group."""
+    """The routing of a file. `normalised`: whether the weights of the selected experts are normalised, if no key
+    defines this. `best`: number of the best experts in a group that determine the score of the group."""
 
     def __init__(self, source, normalised=False, best=2):
         self.best = best
@@ -19,8 +20,8 @@ class Routing:
         self.scale = source.key("expert_weights_scale", 1.0)
 
     def route(self, router, x, bias=None):
-        """Like `forward` of transformers' routers, some of which get a bias as an argument. The bias affects only the
-        choice."""
+        """Replaces `forward` of a router in transformers. Some routers get the bias as an argument. The bias affects
+        only the selection of experts."""
         bias = router.e_score_correction_bias if bias is None else bias
         logits = x.view(-1, x.shape[-1]) @ router.weight.T
         scores = self.gate(logits)
@@ -36,6 +37,6 @@ class Routing:
         return logits, chosen * self.scale, ids
 
     def put(self, layers):
-        """Puts the router into layers of transformers whose routers have a bias."""
+        """Replaces the routers in layers of transformers. These routers must have a bias."""
         for layer in layers:
             layer.mlp.gate.forward = functools.partial(self.route, layer.mlp.gate)

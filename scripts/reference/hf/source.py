@@ -1,24 +1,25 @@
-"""Reads a GGUF file for the builder of a model: keys, and tensors in float64 with the row length last."""
+"""Reads a GGUF file for the builder of a model. Tensors are float64, and the row length is the last element of a
+shape."""
 
 import re
 
 import gguf
 import torch
 
-# Context of the compared sessions. It is below the original context of cases with short rope factors, and above it for
-# cases with long factors.
+# Context of the compared sessions. Cases with short rope factors have a larger original context. Cases with long rope
+# factors have a smaller original context.
 CONTEXT = 320
 MISSING = object()
 
 
 class Source:
-    """Counts each key and tensor that is read as used. `check_all_used` reports unused ones."""
+    """A GGUF file. A key or tensor counts as used when it is read. check_all_used() reports unused keys and tensors."""
 
-    # Keys that do not affect the formula.
+    # Keys that do not affect the logits.
     IDLE = ("vocab_size", "context_length")
 
     def __init__(self, path, changes=None):
-        """`changes` to the configuration override the file."""
+        """`changes`: values of the configuration that replace the values of the file."""
         self.changes = changes or {}
         reader = gguf.GGUFReader(path)
         self.architecture = reader.fields["general.architecture"].contents()
@@ -45,7 +46,7 @@ class Source:
         idle = {*self.keys, *self.tensors} - self.used - set(self.IDLE)
         assert not idle, f"nothing reads {sorted(idle)}"
 
-    # Properties of all architectures.
+    # Properties that all architectures have.
     @property
     def embd(self):
         return self.key("embedding_length")
@@ -90,7 +91,7 @@ class Source:
         return self.key("rope.freq_base", 10000.0)
 
     def windows(self, period):
-        """For each layer, whether it has a window. The file's pattern overrides the architecture's period."""
+        """Returns whether each layer has a window. A pattern in the file replaces the period of the architecture."""
         pattern = self.key("attention.sliding_window_pattern", period)
         if isinstance(pattern, list):
             assert len(pattern) == self.layers
@@ -101,7 +102,7 @@ class Source:
         return ["sliding_attention" if one else "full_attention" for one in self.windows(period)]
 
     def config(self, **more):
-        """Keyword arguments of a transformers configuration."""
+        """Returns the keyword arguments of a transformers configuration."""
         return {
             "hidden_size": self.embd, "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
             "num_key_value_heads": self.kv_heads, "intermediate_size": self.key("feed_forward_length", 0),
@@ -112,7 +113,8 @@ class Source:
         } | more | self.changes  # fmt: skip
 
     def rope_parameters(self, **more):
-        """The file's rope in transformers' notation. `more` applies to YaRN only."""
+        """Returns the rope parameters of the file in the notation of transformers. `more`: additional parameters for
+        YaRN."""
         parameters = {"rope_theta": self.base, "rope_type": "default"}
         kind = self.key("rope.scaling.type", "none")
         factor = self.key("rope.scaling.factor", 1.0)
@@ -135,13 +137,14 @@ class Source:
 
 
 def halves_from_neighbours(rows, heads):
-    """Reorders rows of q or k from the order for rope over neighbours to the order for rope over halves of a head."""
+    """Reorders rows of q or k. The result has the order for rope over halves of a head instead of rope over
+    neighbours."""
     length = rows.shape[0] // heads
     return rows.reshape(heads, length // 2, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 class Weights:
-    """Builds a state dictionary with transformers' names from the file's names."""
+    """Builds a state dictionary from the tensors of the file, with the names of transformers."""
 
     def __init__(self, source, minus_one=False, permuted=False, last_norm=("output_norm.weight", "model.norm.weight")):
         self.source, self.minus_one, self.permuted = source, minus_one, permuted
@@ -161,7 +164,7 @@ class Weights:
             self.put(f"blk.{index}.{name}", f"model.layers.{index}.{to}")
 
     def attention(self, index):
-        """q, k, v and o with any biases and norms. Fused q, k and v are split."""
+        """Adds q, k, v and o with their biases and norms. Splits fused q, k and v."""
         source = self.source
         q, k = source.heads * source.head_dim, source.kv_heads * source.head_dim
         to = f"model.layers.{index}.self_attn."
@@ -189,7 +192,8 @@ class Weights:
                     self.put_layer(index, {f"ffn_{part}{suffix}.{kind}": f"{to}.{part}_proj.{kind}"})
 
     def experts(self, index, router="mlp.gate", to="mlp.experts"):
-        """Gate rows and then up rows of each expert. The file may also have them in one tensor."""
+        """Adds the experts. Gate rows and then up rows of each expert are in one tensor, also if the file has two
+        tensors."""
         source = self.source
         self.put_layer(index, {"ffn_gate_inp.weight": f"{router}.weight", "ffn_down_exps.weight": f"{to}.down_proj"})
         if source.has(f"blk.{index}.ffn_gate_up_exps.weight"):

@@ -1,4 +1,4 @@
-// Ranks spin or park while they wait, also with more ranks than cores. fail() and a time-out wake parked ranks with an
+// Waiting ranks spin or park, and there may be more ranks than cores. fail() and a time-out wake parked ranks with an
 // error.
 #include "collectives/host/rendezvous.h"
 
@@ -25,8 +25,8 @@ class RendezvousMeetings : public testing::TestWithParam<std::tuple<int, int>> {
   Options options() const { return {.timeout = milliseconds(20000), .spin = microseconds(std::get<1>(GetParam()))}; }
 };
 
-// The ranks write plain numbers, not atomics. Every rank must see all writes made before the meeting, and no later
-// writes.
+// The ranks write plain integers, not atomics. After each meeting, every rank must see all writes from before the
+// meeting and no write from after the meeting.
 TEST_P(RendezvousMeetings, PublishEarlierWrites) {
   constexpr int kSteps = 500;
   Rendezvous rendezvous(ranks(), options());
@@ -50,7 +50,7 @@ TEST_P(RendezvousMeetings, PublishEarlierWrites) {
 INSTANTIATE_TEST_SUITE_P(RanksAndSpin, RendezvousMeetings,
                          testing::Combine(testing::Values(1, 2, 5, 16), testing::Values(0, 50)));
 
-TEST(Rendezvous, FailWakesAParkedRankWithTheFirstMessage) {
+TEST(Rendezvous, FirstFailureWakesParkedRankWithItsMessage) {
   Rendezvous rendezvous(2, {.timeout = milliseconds(20000), .spin = microseconds(0)});
   std::string message;
   std::thread waiting([&] {
@@ -68,7 +68,7 @@ TEST(Rendezvous, FailWakesAParkedRankWithTheFirstMessage) {
   EXPECT_THAT([&] { rendezvous.meet(1, kCall); }, testing::ThrowsMessage<CommError>("first"));
 }
 
-TEST(Rendezvous, TimeOutNamesWaitingTimeAndMissingRanks) {
+TEST(Rendezvous, TimeOutErrorNamesWaitingTimeAndMissingRanks) {
   Rendezvous rendezvous(3, {.timeout = milliseconds(50), .spin = microseconds(0)});
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THAT([&] { rendezvous.meet(1, kCall); }, testing::ThrowsMessage<CommError>(testing::AllOf(testing::HasSubstr(
@@ -76,7 +76,8 @@ TEST(Rendezvous, TimeOutNamesWaitingTimeAndMissingRanks) {
   EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(50));
 }
 
-/// A rendezvous of two ranks in shared memory, mapped at its own address as in a separate process.
+/// A rendezvous of two ranks in shared memory. Each object has its own mapping of this memory, as a separate process
+/// would.
 class SharedRendezvous {
  public:
   explicit SharedRendezvous(SharedMemory memory) : memory_(std::move(memory)) {}
@@ -91,9 +92,9 @@ class SharedRendezvous {
                          [](std::span<const int>, const Call&, std::chrono::nanoseconds) {}};
 };
 
-// The same memory is mapped at two addresses. Parked ranks also poll, but only after a second, so the test shows that
-// they are woken.
-TEST(Rendezvous, WakesRanksParkedAtAnotherAddress) {
+// The same memory is mapped at two addresses. A parked rank also polls once per second. The test allows less than a
+// second, so only a wake-up can end the wait.
+TEST(Rendezvous, WakesRanksThatMapMemoryAtAnotherAddress) {
   SharedMemory memory(SharedRendezvous::kSize);
   auto opened = SharedMemory::open(memory.address(), SharedRendezvous::kSize);
   ASSERT_TRUE(opened);
@@ -118,10 +119,11 @@ TEST(Rendezvous, WakesRanksParkedAtAnotherAddress) {
   waiting.join();
   EXPECT_LT(met, milliseconds(900));
   EXPECT_LT(failed, milliseconds(900));
-  EXPECT_EQ(message, std::string(sizeof(RendezvousState::failure) - 1, 'x')) << "cut to the available space";
+  EXPECT_EQ(message, std::string(sizeof(RendezvousState::failure) - 1, 'x'))
+      << "the message is cut to the available space";
 }
 
-TEST(Rendezvous, FailsAlsoWithoutAReason) {
+TEST(Rendezvous, FailureMayHaveEmptyMessage) {
   Rendezvous rendezvous(1, {});
   rendezvous.meet(0, kCall);
   rendezvous.fail("");

@@ -1,4 +1,5 @@
-// Sums of arrays: with offsets, with several outputs, with lengths around the block size, and with a single rounding.
+// Tests of sums of arrays: offsets, several outputs, and lengths around the block size. Each sum must be rounded only
+// once.
 #include "collectives/host/sum.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +30,7 @@ TEST(Sum, AppliesOffsetsAndWritesEveryOutput) {
   EXPECT_THAT(y, ElementsAre(22, 33, 0));
 }
 
-TEST(Sum, IsExactAroundTheBlockSize) {
+TEST(Sum, IsExactForLengthsAroundBlockSize) {
   for (int64_t count : {0, 1, 1023, 1024, 1025, 2048, 5000}) {
     const std::vector<float> a(count + 1, 1.5f), b(count + 1, 2.0f);
     std::vector<float> out(count + 1, -1.0f);
@@ -51,7 +52,8 @@ TEST(Sum, WorksInPlace) {
   EXPECT_THAT(b, Each(3));
 }
 
-// 2048 + 1 + 1: each f16 addition alone would round to 2048. In f32 the sum is 2050, which f16 can represent.
+// The test adds 2048 + 1 + 1. In f16, each addition would round to 2048. In f32 the sum is 2050, which f16 can
+// represent.
 TEST(Sum, HalfTypesAreAddedInF32AndRoundedOnce) {
   const uint16_t big = f32_to_f16(2048.0f), one = f32_to_f16(1.0f);
   uint16_t out = 0;
@@ -61,8 +63,8 @@ TEST(Sum, HalfTypesAreAddedInF32AndRoundedOnce) {
   EXPECT_EQ(f16_to_f32(out), 2050.0f);
 }
 
-// (1e8 + -1e8) + 1 = 1, but 1e8 + (-1e8 + 1) = 0 in f32.
-TEST(Sum, AddsInTheOrderGiven) {
+// In f32, (1e8 + -1e8) + 1 = 1, but 1e8 + (-1e8 + 1) = 0.
+TEST(Sum, AddsSourcesInGivenOrder) {
   const float a = 1e8f, b = -1e8f, c = 1.0f;
   float out = -1.0f;
   std::byte* const outs[] = {bytes(&out)};

@@ -1,6 +1,6 @@
-// Failures of the mpi communicator: a rank is missing, its stream has failed, ranks queue different collectives, a rank
-// aborts, or a process falls silent. Every rank of every process gets the same message, which names the rank, the call
-// and the waiting time.
+// Tests of failures of the mpi communicator. A rank is missing, or its stream fails. Ranks queue different collectives.
+// A process aborts the communicator or stops sending messages. Every rank of every process must get the same message.
+// The message names the rank, the call and the waiting time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ constexpr int64_t kCount = 100;
 const std::vector<std::string> kTwoNodes{"a", "a", "b"};
 const std::vector<int> kRanks{0, 1, 2, 2};
 
-/// One process of a test: a mesh, a communicator, and an all_reduce per rank.
+/// The objects of one process: a mesh, a communicator, and one all_reduce call per rank.
 struct Side {
   Side(ProcessGroup& own_group, const Options& options)
       : group(own_group), mesh(own_group, kRanks), communicator(mesh.communicator(options)) {}
@@ -56,7 +56,8 @@ void wait_for_failure(const ProcessGroup& group) {
   while (!group.has_failed()) std::this_thread::sleep_for(milliseconds(1));
 }
 
-/// The errors of all ranks, by process. An exception of a process also counts as an error.
+/// Runs `function` in each process and returns the errors of all ranks. If a process ends with an exception, the
+/// message of the exception is also returned.
 std::vector<std::string> errors_of(const Options& options, const std::function<void(Side&)>& function,
                                    const std::vector<std::string>& hosts = kTwoNodes) {
   std::mutex mutex;
@@ -66,7 +67,7 @@ std::vector<std::string> errors_of(const Options& options, const std::function<v
     function(side);
     const auto errors = side.mesh.errors();
     if (std::any_of(errors.begin(), errors.end(), [](const std::string& error) { return !error.empty(); })) {
-      wait_for_failure(group);  // ranks of one node may fail before the group does
+      wait_for_failure(group);  // ranks of a node may fail before the process group fails
     }
     const std::lock_guard lock(mutex);
     all.insert(all.end(), errors.begin(), errors.end());
@@ -79,7 +80,7 @@ std::vector<std::string> errors_of(const Options& options, const std::function<v
 
 const Options kImpatient{.timeout = milliseconds(300)};
 
-TEST(MpiFailure, MissingRankIsNamedInEveryProcess) {
+TEST(MpiFailure, EveryProcessNamesMissingRank) {
   for (const int late : {0, 1, 3}) {
     const auto errors = errors_of(kImpatient, [&](Side& side) {
       for (const int rank : side.mesh.own()) {
@@ -100,9 +101,9 @@ TEST(MpiFailure, MissingRankIsNamedInEveryProcess) {
   }
 }
 
-// A node that waits for another node's leader must not fail before the ranks that know the missing rank. If no rank
-// knows the missing rank, the wait still ends.
-TEST(MpiFailure, UnansweringNodeIsNamed) {
+// Process 2 queues no calls, so node `b` does not answer. Node `a` waits longer than the time-out, because a rank of
+// node `b` could name a missing rank. In this test, node `b` sends no such message, but the wait must still end.
+TEST(MpiFailure, ErrorNamesProcessThatDoesNotAnswer) {
   const auto errors = errors_of(kImpatient, [&](Side& side) {
     if (side.group.own() != 2) side.queue_all();
   });
@@ -112,7 +113,7 @@ TEST(MpiFailure, UnansweringNodeIsNamed) {
   }
 }
 
-TEST(MpiFailure, LateRankWithinTheTimeOutDoesNotFail) {
+TEST(MpiFailure, LateRankCausesNoErrorWithinTimeOut) {
   std::atomic<int> right{0};
   const auto errors = errors_of({.timeout = milliseconds(20000)}, [&](Side& side) {
     if (side.group.own() == 1) std::this_thread::sleep_for(milliseconds(100));
@@ -138,15 +139,15 @@ TEST(MpiFailure, StreamErrorReachesAllProcessesImmediately) {
       own.insert(error == "injected fault");
       if (error == "injected fault") continue;
       EXPECT_THAT(error, AllOf(HasSubstr("all_reduce blk.0.ffn"), HasSubstr(fmt::format("rank {} (", broken)),
-                               HasSubstr("earlier work on it failed")));
+                               HasSubstr("earlier work on this rank failed")));
     }
-    EXPECT_EQ(own.count(true), 1U) << "the stream's own error must come first";
+    EXPECT_EQ(own.count(true), 1U) << "the error of the stream takes precedence over the CommError";
     EXPECT_EQ(own.count(false), 3U);
   }
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
-TEST(MpiFailure, DetectsDifferentCollectivesWithinAndAcrossNodes) {
+TEST(MpiFailure, DifferentCollectivesFailWithinAndBetweenNodes) {
   for (const int other : {1, 3}) {
     const auto errors = errors_of({}, [&](Side& side) {
       side.calls[static_cast<size_t>(other)].kind = Collective::kBroadcast;
@@ -169,7 +170,7 @@ TEST(MpiFailure, DetectsDifferentCollectivesWithinAndAcrossNodes) {
   }
 }
 
-TEST(MpiFailure, AbortEndsPendingAndLaterCallsEverywhere) {
+TEST(MpiFailure, AbortEndsPendingAndLaterCallsInEveryProcess) {
   const auto start = std::chrono::steady_clock::now();
   const auto errors = errors_of({}, [&](Side& side) {
     for (const int rank : side.mesh.own()) {
@@ -179,7 +180,7 @@ TEST(MpiFailure, AbortEndsPendingAndLaterCallsEverywhere) {
     if (side.group.own() == 1) side.communicator->abort("user pressed Ctrl-C");
     const auto pending = side.mesh.errors();
     for (size_t i = 0; i < pending.size(); ++i) {
-      if (side.mesh.own()[i] == 3) continue;  // rank 3 waits for no other rank
+      if (side.mesh.own()[i] == 3) continue;  // rank 3 has no pending call
       EXPECT_THAT(pending[i], HasSubstr("[mpi communicator] aborted: user pressed Ctrl-C"));
     }
     side.communicator->abort("a second reason");
@@ -190,7 +191,7 @@ TEST(MpiFailure, AbortEndsPendingAndLaterCallsEverywhere) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
-TEST(MpiFailure, CommunicatorFailsWithItsProcessGroup) {
+TEST(MpiFailure, CommunicatorFailsIfItsProcessGroupFails) {
   const auto errors = errors_of({}, [&](Side& side) {
     if (side.group.own() != 2) side.queue_all();
     std::this_thread::sleep_for(milliseconds(50));
@@ -207,12 +208,12 @@ TEST(MpiFailure, CommunicatorFailsWithItsProcessGroup) {
 TEST(MpiFailure, TimeOutIsReportedToTheProgram) {
   const test::TimeOuts time_outs;
   errors_of(kImpatient, [&](Side& side) { side.group.own() == 1 ? wait_for_failure(side.group) : side.queue_all(); });
-  ASSERT_EQ(time_outs.messages().size(), 3U) << "one in each process, because each must end";
+  ASSERT_EQ(time_outs.messages().size(), 3U) << "each process reports one time-out, because each process must end";
   EXPECT_THAT(time_outs.messages(), Each(HasSubstr("rank 1 (1:NULL0 on a) of 4 did not arrive")));
   EXPECT_EQ(open_timeouts(), 0) << "all communicators were destroyed";
 }
 
-TEST(MpiFailure, WaitingRanksFailIfAProcessFallsSilent) {
+TEST(MpiFailure, WaitingRanksFailIfAProcessStopsSendingMessages) {
   test::ThreadHub hub({"a", "a", "b"});
   std::atomic<int> told{0};
   std::promise<void> all_have_ended;
@@ -236,7 +237,7 @@ TEST(MpiFailure, WaitingRanksFailIfAProcessFallsSilent) {
   EXPECT_EQ(told, 2);
 }
 
-TEST(MpiFailure, RefusesCallsOfRemoteRanks) {
+TEST(MpiFailure, RefusesCallsForRemoteRanks) {
   const auto errors = errors_of({}, [&](Side& side) {
     const int other = side.group.own() == 0 ? 1 : 0;
     EXPECT_THAT([&] { side.communicator->enqueue(other, side.calls[static_cast<size_t>(other)]); },
@@ -281,7 +282,7 @@ TEST(MpiFactory, NeedsSeveralProcesses) {
   const std::vector<Device*> devices(2, device);
   const CommunicatorFactory factory = communicator_for(devices);
   EXPECT_THAT([&] { factory.describe(devices, {.implementation = "mpi"}); },
-              testing::ThrowsMessage<InvalidArgument>(HasSubstr("this is the only process; start several (mpirun)")));
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("this is the only process; start several processes")));
   EXPECT_THROW(make_mpi_communicator({}, {}), InvalidArgument);
 }
 

@@ -1,5 +1,5 @@
-// Every collective of the mpi communicator, on one node and on several nodes. Threads act as processes. Processes have
-// no, one or several ranks; nodes have different numbers of ranks.
+// Tests every collective of the mpi communicator on one node and on several nodes. Threads act as processes. A process
+// has no rank, one rank or several ranks. Nodes have different numbers of ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ void PrintTo(const Shape& shape, std::ostream* out) {
   *out << shape.name;
 }
 
-/// Whether a process has several ranks that share a node with ranks of another process.
+/// Whether some process has several ranks and is on the same node as a process with another rank.
 bool mixes_addresses(const Shape& shape) {
   for (size_t a = 0; a < shape.ranks.size(); ++a) {
     for (size_t b = 0; b < a; ++b) {
@@ -40,12 +40,12 @@ bool mixes_addresses(const Shape& shape) {
 
 class Mpi : public testing::TestWithParam<Shape> {
  protected:
-  // Threads that act as processes map the same memory at two addresses. The thread sanitizer does not know that an
+  // The threads act as processes and map the same memory at two addresses. The thread sanitizer does not know that an
   // atomic at one address also orders accesses at the other address.
   void SetUp() override {
     if (test::kThreadSanitizer && mixes_addresses(GetParam())) GTEST_SKIP() << "unsuitable for the thread sanitizer";
   }
-  /// Calls the function in every process, with its mesh and communicator.
+  /// Calls the function in every process with the mesh and the communicator of this process.
   void in_all(const std::function<void(ProcessMesh&, Communicator&)>& function) {
     for (const test::ProcessEnd& end : test::in_processes(GetParam().hosts, [&](ProcessGroup& group) {
            ProcessMesh mesh(group, GetParam().ranks);
@@ -61,12 +61,13 @@ TEST_P(Mpi, RunsEveryCollective) {
   in_all([](ProcessMesh& mesh, Communicator& communicator) { run_process_suite(mesh, communicator); });
 }
 
-// The rounded sums depend on the order of their addends: first the ranks of each node by number, then the nodes.
-// all_reduce and reduce_scatter must give these bits on every rank and for every size.
-TEST_P(Mpi, SumsAreMadeNodeByNodeInRankOrder) {
+// Each addition rounds, so the sums depend on the order of the addends. The addends of each node are added first, in
+// rank order. Then the sums of the nodes are added. all_reduce and reduce_scatter must give exactly the bits of this
+// sum on every rank and for every size.
+TEST_P(Mpi, SumsAddRanksWithinNodesThenNodes) {
   const Shape& shape = GetParam();
   const int ranks = static_cast<int>(shape.ranks.size());
-  std::vector<std::string> nodes;  // ordered by their first processes
+  std::vector<std::string> nodes;  // in the order of each node's first process
   for (const std::string& host : shape.hosts) {
     if (std::find(nodes.begin(), nodes.end(), host) == nodes.end()) nodes.push_back(host);
   }
@@ -126,7 +127,7 @@ TEST_P(Mpi, SumsAreMadeNodeByNodeInRankOrder) {
   }
 }
 
-TEST_P(Mpi, TraitsMatchTheirDescription) {
+TEST_P(Mpi, TraitsMatchDescriptionOfCommunicator) {
   std::mutex mutex;
   std::vector<CommunicatorTraits> all;
   for (const test::ProcessEnd& end : test::in_processes(GetParam().hosts, [&](ProcessGroup& group) {

@@ -1,4 +1,4 @@
-// A mesh of host ranks in several processes. Runs a collective on the ranks of this process.
+// A mesh of ranks on the hosts of several processes, and collective calls for the ranks of this process.
 #pragma once
 
 #include <memory>
@@ -15,12 +15,12 @@
 
 namespace shoal::collectives {
 
-/// The kind of ranks: plain threads, or CPU devices with one thread.
+/// The backend of each rank: a plain thread, or a CPU device with one thread.
 enum class Ranks : uint8_t { kThread, kCpu };
 
 class ProcessMesh : public test::ProcessRanks {
  public:
-  /// `process_of`: the process of each rank.
+  /// `process_of`: the process number of each rank.
   ProcessMesh(ProcessGroup& group, const std::vector<int>& process_of, Ranks kind = Ranks::kThread)
       : ProcessRanks(group) {
     const bool are_threads = kind == Ranks::kThread;
@@ -46,10 +46,10 @@ class ProcessMesh : public test::ProcessRanks {
   }
 };
 
-/// A collective case whose data are in the memory of this process's ranks.
+/// A collective call whose data are in the memory of this process's ranks.
 class ProcessCase : public CollectiveCase {
  public:
-  /// `in_place`: run in place if the collective allows it.
+  /// `in_place`: whether to run in place if the collective allows it.
   explicit ProcessCase(CollectiveCase one, bool in_place = false)
       : CollectiveCase(std::move(one)), in_place_(in_place) {
     for (const Bytes& bytes : expected) out_.emplace_back(bytes.size(), std::byte{0x5a});
@@ -68,7 +68,7 @@ class ProcessCase : public CollectiveCase {
     }
     for (const int rank : mesh.own()) communicator.enqueue(rank, calls_[static_cast<size_t>(rank)]);
   }
-  /// Describes the first wrong result of this process's ranks; empty if all results are right.
+  /// Describes the first wrong result of this process's ranks. Returns "" if all results are right.
   std::string wrong(const ProcessMesh& mesh) const {
     for (const int rank : mesh.own()) {
       const auto at = static_cast<size_t>(rank);
@@ -88,7 +88,7 @@ class ProcessCase : public CollectiveCase {
   std::vector<Call> calls_;
 };
 
-/// Cases of all collectives and dtypes, with sizes around the size of a slot.
+/// Test cases for all collectives and dtypes, with data sizes around the size of a slot.
 inline std::vector<CollectiveCase> process_cases(int ranks) {
   constexpr auto kSlot = static_cast<int64_t>(mpi::kSlotBytes), kFloats = kSlot / 4;
   const auto n = static_cast<size_t>(ranks);
@@ -134,7 +134,7 @@ inline std::vector<CollectiveCase> process_cases(int ranks) {
   return cases;
 }
 
-/// A random case. Processes with equal states of `random` get the same case.
+/// Returns a random case. Processes whose `random` has the same state get the same case.
 inline CollectiveCase random_process_case(std::mt19937& random, int ranks) {
   const auto up_to = [&](int64_t most) { return static_cast<int64_t>(random() % static_cast<uint64_t>(most + 1)); };
   const int seed = static_cast<int>(up_to(1000));
@@ -154,8 +154,8 @@ inline CollectiveCase random_process_case(std::mt19937& random, int ranks) {
   }
 }
 
-/// Runs all cases, in place or not, then many cases queued in a row. If a result is wrong, throws a CommError that
-/// describes it.
+/// Runs each case of process_cases(), first not in place and then in place. Then queues batches of 100 random cases
+/// without waiting in between. If a result is wrong, throws a CommError that describes this result.
 inline void run_process_suite(ProcessMesh& mesh, Communicator& communicator) {
   const auto check_all = [&](std::vector<ProcessCase>& cases) {
     mesh.synchronize();

@@ -1,4 +1,4 @@
-// The process and node of each rank, as each process sees them, and whether all threads have cores.
+// Tests the process, the node and the seat of each rank. Also tests whether a node has more threads than cores.
 #include "collectives/mpi/seating.h"
 
 #include <gmock/gmock.h>

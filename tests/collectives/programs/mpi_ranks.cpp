@@ -1,10 +1,10 @@
-// The mpi communicator among real processes, started by mpirun, each with its own ranks.
+// Tests the mpi communicator in real processes that mpirun starts. Each process has its own ranks.
 //
 //   mpirun -np 3 mpi_ranks suite            checks every collective on every rank
-//   mpirun -np 2 mpi_ranks late             every process names a missing rank
-//   mpirun -np 2 mpi_ranks killed           every process names a process that died
-//   mpirun -np 2 mpi_ranks bench [ranks]    microseconds of an all_reduce, with this many ranks in each process
-//   mpi_ranks bench 2                       the same for the host communicator, for comparison
+//   mpirun -np 2 mpi_ranks late             checks that every process names a missing rank
+//   mpirun -np 2 mpi_ranks killed           checks that every process names a killed process
+//   mpirun -np 2 mpi_ranks bench [ranks]    prints the microseconds of an all_reduce; [ranks] is the number per process
+//   mpi_ranks bench 2                       prints the times of the host communicator with 2 ranks, for comparison
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void say(const ProcessGroup& group, std::string_view text) {
   std::fflush(stdout);
 }
 
-/// A mesh with `each` ranks in each process.
+/// Returns the process of each rank, for a mesh with `each` ranks per process.
 std::vector<int> even(const ProcessGroup& group, int each) {
   std::vector<int> process_of;
   for (int i = 0; i < group.size() * each; ++i) process_of.push_back(i / each);
@@ -41,8 +41,7 @@ std::vector<int> even(const ProcessGroup& group, int each) {
 void suite(ProcessGroup& group) {
   std::vector<std::vector<int>> shapes{even(group, 1), {0}};
   shapes.push_back(even(group, 2));
-  shapes.back().insert(shapes.back().begin(), group.size() - 1);  // the last process gets one more rank, which becomes
-                                                                  // rank 0
+  shapes.back().insert(shapes.back().begin(), group.size() - 1);  // rank 0 is an additional rank of the last process
   for (const std::vector<int>& shape : shapes) {
     for (const Ranks kind : {Ranks::kThread, Ranks::kCpu}) {
       ProcessMesh mesh(group, shape, kind);
@@ -54,7 +53,8 @@ void suite(ProcessGroup& group) {
   say(group, fmt::format("right in {} processes", group.size()));
 }
 
-/// Rank 1 is missing, because its process calls `instead`. The errors of the other ranks must contain `why`.
+/// The process of rank 1 calls `instead` and does not queue the second all_reduce. The errors of the other ranks must
+/// contain `why`.
 void without_rank_1(ProcessGroup& group, void (*instead)(), std::string_view why) {
   ProcessMesh mesh(group, even(group, 1), Ranks::kCpu);
   const auto communicator = mesh.communicator({.timeout = std::chrono::milliseconds(1500)});
@@ -80,7 +80,7 @@ void without_rank_1(ProcessGroup& group, void (*instead)(), std::string_view why
   std::fflush(stdout);
 }
 
-/// Time in seconds of `times` calls. All calls are queued before the first call begins.
+/// Time in seconds that `times` calls take together. All calls are queued before the first call begins.
 double time_calls(ProcessGroup& group, ProcessMesh& mesh, Communicator& communicator, std::span<const Call> calls,
                   int times) {
   std::atomic<bool> gate{false};
@@ -109,7 +109,7 @@ void bench(ProcessGroup& group, int each) {
       calls.push_back(
           {Collective::kAllReduce, DType::kF32, data.back().data(), data.back().data() + count, count, {}, 0, "x"});
     }
-    // Many short repetitions, so that some of them run while no other program uses the cores.
+    // The program runs many short repetitions. So in some repetitions, no other program uses the cores.
     constexpr int kRepetitions = 60;
     const auto times = static_cast<int>(std::clamp<int64_t>((4 << 20) / bytes, 2, 500));
     double best = 1e9;

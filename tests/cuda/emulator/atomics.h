@@ -1,5 +1,5 @@
-// Atomics and fences on global and shared memory. They are real atomics, because streams run on several OS threads.
-// atomicAdd also exists for floats, but results of shoal must not depend on the order of sums.
+// Atomics and fences on global and shared memory. The functions use real atomics, because streams run on several OS
+// threads. atomicAdd also exists for floats, but results of shoal must not depend on the order of additions.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ T atomicExch(T* address, std::type_identity_t<T> value) {
   __atomic_exchange(address, &value, &old, __ATOMIC_RELAXED);
   return old;
 }
-/// Increments *address, or sets it to 0 if it is at least `limit`. Returns the old value.
+/// Sets *address to 0 if the old value is at least `limit`, otherwise increments *address. Returns the old value.
 inline uint32_t atomicInc(uint32_t* address, uint32_t limit) {
   return shoal::cuda::emulator::atomic_update(address, [limit](uint32_t old) { return old >= limit ? 0 : old + 1; });
 }

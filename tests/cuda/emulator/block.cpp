@@ -17,13 +17,14 @@
 namespace shoal::cuda::emulator {
 namespace {
 
-constexpr size_t kPatience = 100;  // pauses before a waiting OS thread starts to sleep
+constexpr size_t kPatience = 100;  // number of pauses before a waiting OS thread starts to sleep
 
 std::string text(const uint3& index) {
   return fmt::format("({}, {}, {})", index.x, index.y, index.z);
 }
 
-/// SHOAL_EMULATED_ORDER: forward (default), reverse or random. Results must not depend on it.
+/// Returns SHOAL_EMULATED_ORDER: forward (default), reverse or random. Results of kernels must not depend on this
+/// order.
 std::string_view thread_order() {
   const char* value = std::getenv("SHOAL_EMULATED_ORDER");
   return value == nullptr ? "forward" : value;
@@ -324,7 +325,8 @@ void Runner::complete(Meeting& meeting, const Thread* running) {
 
 void Runner::check_same_place(const Thread& self, const char* name, const std::source_location& where,
                               const Thread& other) const {
-  // Names are usually the same literal. Literals of different files may be equal at different addresses.
+  // Equal literals in different files may have different addresses. Therefore, the function compares the characters if
+  // the addresses differ.
   const auto same = [](const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; };
   if (where.line() == other.where.line() && where.column() == other.where.column() && same(name, other.waits_in) &&
       same(where.file_name(), other.where.file_name())) {

@@ -1,13 +1,13 @@
-// Runs the blocks of a kernel one after the other on one OS thread (the stream's). The threads of a block are fibers.
-// When a CUDA thread ends, its fiber takes the next CUDA thread, so a kernel without barriers needs only one fiber.
+// The OS thread of a stream runs the blocks of a kernel one after the other. The threads of a block are fibers. When a
+// CUDA thread ends, its fiber takes the next CUDA thread, so a kernel without barriers needs only one fiber.
 //
-// Threads wait for each other at barriers (of the block) and in meetings (of lanes of a warp: shuffles, votes,
-// __syncwarp, matrix instructions). If no thread of a block can continue, or threads are at different barriers, the
-// program aborts with a message that names the kernel, the lines and the threads.
+// Threads of a block wait for each other at barriers. Lanes of a warp wait for each other in meetings: shuffles, votes,
+// __syncwarp and matrix instructions. If no thread of a block can continue, or if threads are at different barriers,
+// the program aborts. The message names the kernel, the lines and the threads.
 //
 // Blocks that wait for each other through flags call spin_pause(). Another OS thread of the stream then runs more
-// blocks of the kernel, so finally each waiting block has its own OS thread. Therefore `__shared__` variables are
-// thread_local.
+// blocks of the kernel, so finally each waiting block has its own OS thread. Each OS thread needs its own `__shared__`
+// variables, so these variables are thread_local.
 #pragma once
 
 #include <vector_types.h>
@@ -49,13 +49,13 @@ struct Thread {
   unsigned lane = 0;
   Warp* warp = nullptr;
   Fiber* fiber = nullptr;
-  const char* waits_in = nullptr;  ///< name of the call in which the thread waits; nullptr if it does not wait
-  std::source_location where;      ///< line of this call
+  const char* waits_in = nullptr;  ///< name of the call in which the thread waits, or nullptr
+  std::source_location where;      ///< source line of this call
   bool vote = false;               ///< the thread's predicate at a barrier
   int result = 0;                  ///< sum of the votes at the barrier
   bool ended = false;
   std::vector<PendingCopy> copies;
-  unsigned copy_groups = 0;  ///< number of committed groups
+  unsigned copy_groups = 0;  ///< number of committed groups of copies
 };
 
 /// An operation that several lanes do together. Each lane has an argument, which exists until all lanes have arrived.
@@ -96,9 +96,9 @@ class Runner {
   void* dynamic_shared() const { return shared_.get(); }
   StoreBuffer& stores() { return stores_; }
 
-  /// The barrier of the block; returns the number of true votes.
+  /// Waits at the barrier of the block. Returns the number of true votes.
   int meet_block(bool vote, const char* name, const std::source_location& where);
-  /// The barrier of the thread's warpgroup.
+  /// Waits at the barrier of the thread's warpgroup.
   void meet_warpgroup(const std::source_location& where);
   void meet_lanes(uint32_t mask, void* argument, Meeting::Compute compute, const char* name,
                   const std::source_location& where);
@@ -126,7 +126,8 @@ class Runner {
   /// Called if no thread can continue. Waits until the earlier work has completed and wakes the threads in
   /// wait_for_previous().
   void wait_for_any();
-  /// Called by blocks that began early. stand() reports that the block waits or spins; go_on() waits for earlier work.
+  /// Only blocks that began early call these functions. stand() reports that the block waits or spins. go_on() waits
+  /// for the end of the earlier work.
   void stand();
   void go_on();
   void complete(Meeting& meeting, const Thread* running);
@@ -146,8 +147,8 @@ class Runner {
   size_t ready_begin_ = 0, ready_count_ = 0;
   std::vector<Thread*> at_barrier_;
   std::array<std::vector<Thread*>, 8> at_warpgroup_barriers_;
-  bool goes_on_ = true;           // the earlier work has ended, and the block has a seat
-  bool moves_ = false;            // the block began early and has not yet called stand()
+  bool goes_on_ = true;           // whether the earlier work has ended and the block has a slot on the GPU
+  bool moves_ = false;            // whether the block began early and has not called stand()
   std::vector<Thread*> at_gate_;  // threads in wait_for_previous()
   bool lets_next_start_ = false;
   Seat seat_;
@@ -163,10 +164,11 @@ class Runner {
   size_t shared_bytes_ = 0;
 };
 
-/// Describes a source line in messages.
+/// Returns the file and line of a source location for messages.
 std::string text(const std::source_location& where);
 
-/// The running CUDA thread, and the runner of the OS thread; nullptr outside of kernels and streams.
+/// g_thread is the running CUDA thread, or nullptr outside of kernels. g_runner is the runner of the OS thread, or
+/// nullptr outside of streams.
 extern constinit thread_local Thread* g_thread;
 extern constinit thread_local Runner* g_runner;
 

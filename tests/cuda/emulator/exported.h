@@ -1,5 +1,5 @@
 // Functions of the emulated CUDA runtime that the stand-in for NCCL calls. The stand-in looks up these functions by
-// name in the program or plug-in that calls it. (A real NCCL library contains its own CUDA runtime.)
+// name in the program or plug-in that calls the stand-in. (A real NCCL library contains its own CUDA runtime.)
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,8 @@
 namespace shoal::cuda::emulator {
 
 struct Exported {
-  /// Queues or captures `work`. It is destroyed after it has run, or with the last graph that contains it.
+  /// Queues or captures `work`. Queued work is destroyed after it has run. Captured work is destroyed with the last
+  /// graph that contains it.
   cudaError_t (*enqueue)(cudaStream_t stream, std::function<void()> work);
   cudaError_t (*get_device)(int* gpu);
 };

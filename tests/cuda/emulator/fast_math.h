@@ -1,11 +1,11 @@
-// Functions of CUDA's math library that C lacks, and CUDA's fast functions, which have full accuracy here. The
-// toolkit's own headers convert between halfs and floats.
+// Functions of CUDA's math library that C lacks. CUDA's fast functions have full accuracy here. The headers of the CUDA
+// toolkit convert between halfs and floats.
 #pragma once
 
 #include <cuda_fp16.h>
 #include <math.h>
 
-// A macro, because the C library also declares a function with this name.
+// __expf is a macro, because the C library also declares a function with this name.
 #define __expf expf
 
 inline float __fdividef(float a, float b) {
@@ -26,7 +26,8 @@ inline float max(float a, float b) {
   return fmaxf(a, b);
 }
 
-// Rounds once: products of halfs are exact in double, and the sum is exact unless the terms are very far apart.
+// The fused multiply-add rounds only its result. The product of two halfs is exact in double. The sum is exact unless
+// its terms differ in magnitude by many powers of two.
 inline __half __hfma(__half a, __half b, __half c) {
   return __double2half(fma(double{__half2float(a)}, double{__half2float(b)}, double{__half2float(c)}));
 }

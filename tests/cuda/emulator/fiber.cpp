@@ -29,13 +29,13 @@ using boost::context::detail::make_fcontext;
 using boost::context::detail::transfer_t;
 
 #ifdef SHOAL_ADDRESS_SANITIZER
-constexpr size_t kStackSize = 512 * 1024;  // instrumented frames are several times larger
+constexpr size_t kStackSize = 512 * 1024;  // stack frames with instrumentation are several times larger
 #else
 constexpr size_t kStackSize = 128 * 1024;
 #endif
 
-/// Stacks are cut from large pieces, because Linux allows only 65,530 mappings per process and the thread sanitizer
-/// adds its own mapping to each.
+/// One mapping contains many stacks, because Linux allows only 65,530 mappings per process. The thread sanitizer adds
+/// its own mapping to each mapping.
 class StackPool {
  public:
   ~StackPool() {
@@ -50,7 +50,7 @@ class StackPool {
   }
   void give(void* stack) {
 #ifdef SHOAL_ADDRESS_SANITIZER
-    __asan_unpoison_memory_region(stack, kStackSize);  // removes the marks of parked frames
+    __asan_unpoison_memory_region(stack, kStackSize);  // clears the poison of frames that never returned
 #endif
     const std::lock_guard lock(mutex_);
     free_.push_back(stack);
@@ -66,8 +66,8 @@ class StackPool {
     pieces_.push_back(static_cast<std::byte*>(piece));
     for (size_t i = kStacksOfPiece; i-- > 0;) {
       std::byte* const stack = pieces_.back() + i * kStackSize;
-      // A guard page below the stack splits the mapping in two, so not all stacks can have a guard page. Without a
-      // guard page a stack overflow is only harder to diagnose.
+      // A guard page below a stack splits the mapping in two, so only stacks of the first mappings have a guard page.
+      // Without a guard page, a stack overflow is only harder to diagnose.
       if (pieces_.size() <= kGuardedPieces) {
         static_cast<void>(mprotect(stack, static_cast<size_t>(sysconf(_SC_PAGESIZE)), PROT_NONE));
       }
@@ -93,7 +93,7 @@ struct Fiber::Switch {
 };
 
 struct Fiber::Arrival {
-  /// Runs first in the new fiber: stores where the previous fiber continues.
+  /// Runs whenever a fiber starts or continues. Stores the point where the previous fiber continues.
   static Fiber& at(transfer_t transfer) {
     const Switch& from = *static_cast<const Switch*>(transfer.data);
 #ifdef SHOAL_ADDRESS_SANITIZER

@@ -1,6 +1,7 @@
-// A fiber: a stack and the point where its execution continues. One OS thread switches between many fibers without a
-// system call (Boost.Context); the address sanitizer is notified of each switch. Fibers never end: they park and are
-// used again, so their stacks can simply be freed. All threads share one pool of stacks.
+// A fiber is a stack and the point where its execution continues. One OS thread switches between many fibers without a
+// system call (Boost.Context). The address sanitizer is notified of each switch. The function of a fiber never returns:
+// an idle fiber waits until it is used again. The destructor of a fiber only returns its stack to the pool. All threads
+// share one pool of stacks.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,8 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Creates the pool of stacks if needed. Objects that are constructed after this call are destroyed before the pool.
+  /// Creates the pool of stacks if it does not exist. Objects that are constructed after this call are destroyed before
+  /// the pool.
   static void keep_stacks();
 
   /// Continues with `next`. Must be called on the running fiber; returns when another fiber switches back to it.

@@ -20,13 +20,13 @@ inline float __uint_as_float(uint32_t x) {
   return std::bit_cast<float>(x);
 }
 
-/// The lower word of hi:lo >> shift.
+/// Returns the lower word of hi:lo >> shift.
 inline uint32_t __funnelshift_r(uint32_t lo, uint32_t hi, uint32_t shift) {
   return static_cast<uint32_t>((uint64_t{hi} << 32 | lo) >> (shift & 31));
 }
 
-/// Each nibble of `selector` chooses a byte of b:a (numbers 7 to 0). If bit 3 of the nibble is set, the result byte
-/// repeats the sign of the chosen byte.
+/// Each nibble of `selector` is the number of a byte of `b`:`a`; byte 0 is the lowest byte of `a`. If bit 3 of the
+/// nibble is set, the result byte repeats the sign bit of the chosen byte.
 inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t bytes = uint64_t{b} << 32 | a;
   uint32_t result = 0;
@@ -63,7 +63,7 @@ inline uint32_t __dp4a(uint32_t a, uint32_t b, uint32_t c) {
   return c;
 }
 
-// min and max for the types for which CUDA defines them.
+// CUDA defines min and max for these types.
 #define SHOAL_MIN_MAX(type)            \
   constexpr type min(type a, type b) { \
     return b < a ? b : a;              \

@@ -43,8 +43,8 @@ void copy_16(void* shared, const void* global, bool valid) {
     g_runner->die(*g_thread, fmt::format("copies 16 bytes from {}, none of which is in a CUDA allocation", global));
   }
   if (valid && bytes < 16) ++g_copies_over_edges;
-  // The bytes arrive when the thread waits for them. Until then shared memory contains the value 0xFF, which also
-  // remains in bytes whose source has no allocation.
+  // The copied bytes arrive when the thread waits for the copy. Until then, all 16 bytes in shared memory are 0xFF.
+  // Bytes whose source is outside of the allocation stay 0xFF.
   std::memset(shared, 0xFF, 16);
   g_thread->copies.push_back({shared, valid ? global : nullptr, bytes, g_thread->copy_groups});
 }

@@ -16,7 +16,7 @@ namespace {
 constexpr int kMostHelpers = 256;
 constexpr uint64_t kEarlyBlocks = 4;
 
-/// SHOAL_EMULATED_BLOCKS: forward (default) or reverse.
+/// SHOAL_EMULATED_BLOCKS is forward (default) or reverse.
 bool blocks_in_reverse() {
   const char* value = std::getenv("SHOAL_EMULATED_BLOCKS");
   return value != nullptr && std::string_view(value) == "reverse";
@@ -46,7 +46,7 @@ void Launch::run() {
   may_go_on_.store(true, std::memory_order_release);
   may_go_on_.notify_all();
 #ifdef __SANITIZE_THREAD__
-  start_helper();  // the sanitizer detects data races between blocks only if the blocks run on two OS threads
+  start_helper();  // the thread sanitizer finds data races between blocks only if the blocks run on two OS threads
 #endif
   work();
   {
@@ -61,7 +61,7 @@ void Launch::work() {
 }
 
 void Launch::run_block(uint64_t nth) {
-  // Blocks from both ends of the grid begin early, because most special cases occur there.
+  // Blocks at both ends of the grid begin early, because most special cases occur in these blocks.
   const uint64_t first = (early_ + 1) / 2, last = early_ / 2;
   uint64_t block = nth < first ? nth : nth < early_ ? blocks_ - 1 - (nth - first) : nth - last;
   if (blocks_in_reverse()) block = blocks_ - 1 - block;
@@ -119,7 +119,7 @@ void Launch::offer_room() {
   if (next != nullptr && started_ == blocks_ && let_next_start_ == blocks_) next->hold_room();
 }
 
-/// Takes seats for as many blocks as fit. These blocks occupy the GPU while they wait.
+/// Takes slots for as many blocks as fit on the GPU. These blocks occupy the GPU while they wait.
 void Launch::hold_room() {
   if (!residency_counts()) return;
   const std::lock_guard lock(held_mutex_);
@@ -128,13 +128,14 @@ void Launch::hold_room() {
     if (seat == nullptr) return;
     held_.push_back(std::move(seat));
   }
-  // If all blocks have seats and called let_next_start() before they wait, the next kernel may also start.
+  // The next kernel may also take slots if all blocks of this kernel have slots and all early blocks called
+  // let_next_start().
   Launch* const next = next_launch_;
   if (next != nullptr && !may_go_on() && let_next_start_ == early_) next->hold_room();
 }
 
-/// A kernel that started early and never waits may end before its predecessor. The kernel after it could then run while
-/// the predecessor still runs.
+/// Aborts if a kernel was launched early but never calls wait_for_previous(). Such a kernel may end before its
+/// predecessor. The next kernel could then run while the predecessor still runs.
 void Launch::check_waits() const {
   if (!size().early || waits_for_previous_) return;
   std::fprintf(stderr, "CUDA emulator: kernel launched early at %s: none of its threads calls wait_for_previous()\n",

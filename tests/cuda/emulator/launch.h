@@ -1,9 +1,9 @@
-// A kernel run by one or more OS threads. The stream's thread runs the blocks one after the other; more threads help if
-// blocks wait for each other.
+// One or more OS threads run a kernel. The stream's thread runs the blocks one after the other. If blocks wait for each
+// other, more threads help.
 //
-// A kernel of launch_early() may begin before the previous work has ended. With SHOAL_EMULATED_EARLY=1 its first and
-// last blocks begin up to three kernels early. They run until all their threads are in wait_for_previous() or at a
-// barrier, and continue when the previous kernels have ended.
+// A kernel of launch_early() may begin before the previous work has ended. With SHOAL_EMULATED_EARLY=1, the first and
+// last blocks of such a kernel may begin while up to three earlier kernels still run. These blocks run until all their
+// threads are in wait_for_previous() or at a barrier. They continue when the earlier kernels have ended.
 #pragma once
 
 #include <vector_types.h>
@@ -28,11 +28,11 @@ struct LaunchSize {
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;
-  std::source_location where;  ///< line of the launch, for messages
-  bool early = false;          ///< the kernel may start before earlier work has ended
+  std::source_location where;  ///< source line of the launch, for messages
+  bool early = false;          ///< whether the kernel may start before earlier work has ended
 };
 
-/// A launch as stored in streams and graphs.
+/// A kernel launch that a stream or a graph stores.
 struct Kernel {
   LaunchSize size;
   std::function<void()> run_thread;  ///< the kernel with bound arguments
@@ -51,18 +51,18 @@ class Launch {
   /// Starts some blocks while earlier work still runs. Returns when all of these blocks wait for the end of the earlier
   /// work.
   void begin_early();
-  /// Sets the following kernel, which has begun early. Its blocks may take free room once all blocks of this launch are
-  /// on the GPU and have called let_next_start() or ended.
+  /// Sets the next kernel, which has begun early. The blocks of the next kernel may take slots when all blocks of this
+  /// launch are on the GPU and have called let_next_start() or ended.
   void set_next(Launch* next);
   /// Runs all blocks and returns when they have ended.
   void run();
 
-  // The following functions are called by blocks.
-  /// Whether the earlier work has ended.
+  // Blocks call the functions below.
+  /// Returns whether the earlier work has ended.
   bool may_go_on() const { return may_go_on_.load(std::memory_order_acquire); }
   void wait_to_go_on() const { may_go_on_.wait(false, std::memory_order_acquire); }
   void note_wait_for_previous();
-  /// Notes that a block that began early now waits or spins, or has ended.
+  /// Notes that a block that began early waits, spins or has ended.
   void note_stand();
   void note_let_next_start();
   void offer_room();
@@ -89,7 +89,7 @@ class Launch {
   std::atomic<uint64_t> let_next_start_{0};
   std::atomic<Launch*> next_launch_{nullptr};
   std::mutex held_mutex_;
-  std::vector<Seat> held_;  ///< seats of blocks that wait for the previous kernel
+  std::vector<Seat> held_;  ///< slots of blocks that wait for the previous kernel
   struct Helpers {
     std::mutex mutex;
     std::condition_variable changed;

@@ -20,7 +20,7 @@ void check_whole(uint32_t present) {
 template <float (*kDecode)(uint16_t)>
 void multiply(const std::array<void*, 32>& lanes, uint32_t present) {
   check_whole(present);
-  std::array<float, 16> a[16], b[8];  // rows of a, columns of b
+  std::array<float, 16> a[16], b[8];  // rows of `a`, columns of `b`
   for (int lane = 0; lane < 32; ++lane) {
     const auto& held = *static_cast<const Product*>(lanes[static_cast<size_t>(lane)]);
     const int g = lane / 4, t = lane % 4;

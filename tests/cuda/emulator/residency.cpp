@@ -14,7 +14,7 @@
 namespace shoal::cuda::emulator {
 namespace {
 
-constexpr size_t kRegisters = 65536, kMostRegisters = 255;  // registers per multiprocessor; limit per thread
+constexpr size_t kRegisters = 65536, kMostRegisters = 255;  // registers of a multiprocessor; most registers of a thread
 constexpr size_t kReservedBytes = 1024;                     // reserved bytes of shared memory per block
 
 template <class Change>
@@ -25,11 +25,11 @@ void change(Room& free, const Room& room, Change change) {
 struct Occupancy {
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<int, std::vector<Room>> free;  ///< free resources of each multiprocessor, by GPU
+  std::map<int, std::vector<Room>> free;  ///< free resources of each multiprocessor; the key is the GPU
   std::map<int, int> resident;
 
-  /// Takes a place on the emptiest multiprocessor, because GPUs also spread blocks. Returns null if no multiprocessor
-  /// has room.
+  /// Takes a slot on the multiprocessor with the largest number of free threads, because GPUs also distribute blocks
+  /// evenly. Returns null if no multiprocessor has room.
   Seat take(int gpu, const Room& room) {
     const Generation& kind = generation(gpu);
     std::vector<Room>& processors = free[gpu];
@@ -48,7 +48,7 @@ struct Occupancy {
 };
 
 Occupancy& occupancy() {
-  static Occupancy& all = *new Occupancy;  // never freed: streams use it until the process ends
+  static Occupancy& all = *new Occupancy;  // never freed, because streams use it until the process ends
   return all;
 }
 

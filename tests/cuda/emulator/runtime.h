@@ -1,6 +1,6 @@
 // Internals of the emulated CUDA runtime, shared by its files. A stream is an OS thread with a queue. Every call that
-// may be asynchronous in CUDA is queued here, so tests detect missing waits. A captured stream adds its operations to a
-// graph instead.
+// may be asynchronous in CUDA adds an operation to this queue, so tests detect missing waits. If the stream is
+// captured, the call adds the operation to a graph.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -49,7 +49,7 @@ struct GraphExec {
 struct Capture {
   Nodes nodes;
   std::thread::id thread;  ///< the thread that began the capture
-  bool broken = false;     ///< a call that cannot be captured was made
+  bool broken = false;     ///< whether the stream received a call that cannot be captured
 };
 
 class Stream {
@@ -63,7 +63,7 @@ class Stream {
   bool blocking() const { return blocking_; }
   /// `works` is false for operations that do not make the stream busy, such as the record of an event.
   void push(Operation operation, bool works = true);
-  /// Returns a record that is set when all work queued so far is done.
+  /// Returns a record that is set when all queued work is done.
   std::shared_ptr<Record> record();
   void wait_for(std::shared_ptr<Record> record);
   void synchronize();
@@ -78,9 +78,9 @@ class Stream {
   };
 
   void serve();
-  /// Called with the lock of the queue; unlocks it meanwhile.
+  /// `lock` is the lock of the queue, which the caller holds. The function releases the lock while the operation runs.
   void run(Item item, std::unique_lock<std::mutex>& lock);
-  /// The queued operations that directly follow and may start early.
+  /// Returns the queued operations that directly follow `operation` and may start early.
   std::vector<const Operation*> early_ones(std::unique_lock<std::mutex>& lock, const Operation& operation);
 
   const int gpu_;
@@ -129,20 +129,20 @@ struct Runtime {
   Runtime();
 
   std::mutex mutex;
-  std::map<uintptr_t, Allocation> memory;  ///< by start address
+  std::map<uintptr_t, Allocation> memory;  ///< the key is the start address
   std::atomic<uint64_t> freed{0};          ///< number of freed allocations
   std::map<int, Gpu> gpus;
-  std::map<const void*, int> dynamic_shared;  ///< bytes that cudaFuncSetAttribute() allows a kernel
-  std::map<const void*, int> carveouts;       ///< carveout of a kernel in percent, also from cudaFuncSetAttribute()
+  std::map<const void*, int> dynamic_shared;  ///< bytes of each kernel, set by cudaFuncSetAttribute()
+  std::map<const void*, int> carveouts;       ///< carveout per kernel in percent, set by cudaFuncSetAttribute()
   std::set<Event*> events;
   std::set<Graph*> graphs;
   std::set<GraphExec*> execs;
-  std::set<Stream*> streams;  ///< without the default streams
+  std::set<Stream*> streams;  ///< all streams except the default streams
 };
 Runtime& runtime();
 
 int gpu_count();
-/// A row of NVIDIA's table of technical specifications per compute capability. A block may use 1 KiB less than the
+/// A row of NVIDIA's table "Technical Specifications per Compute Capability". A block may use 1 KiB less than the
 /// multiprocessor's shared memory. All generations have 65,536 registers.
 struct Generation {
   int compute_capability;
@@ -152,12 +152,12 @@ struct Generation {
 };
 /// The generation of a GPU (SHOAL_EMULATED_SM).
 const Generation& generation(int gpu);
-/// Both values belong to the calling thread.
+/// Each thread has its own current GPU and its own last error.
 int& current_gpu();
 cudaError_t& last_error();
 
-/// Every call of the API starts with begin_call() and ends with end_call(). They record the call, inject faults and
-/// keep the last error.
+/// Every call of the API starts with begin_call() and ends with end_call(). These functions record the call, inject
+/// faults and store the last error.
 cudaError_t begin_call(const char* name);
 cudaError_t end_call(const char* name, cudaError_t status);
 void note_launch(const LaunchSize& size);
@@ -167,7 +167,7 @@ cudaError_t api(const char* name, Function&& function) {
   const cudaError_t asked = begin_call(name);
   return end_call(name, asked != cudaSuccess ? asked : function());
 }
-/// api_outside_capture() is for calls that are not allowed during a capture; they break all running captures.
+/// api_outside_capture() is for calls that are not allowed during a capture. Such a call breaks all running captures.
 cudaError_t spoil_captures();
 template <class Function>
 cudaError_t api_outside_capture(const char* name, Function&& function) {
@@ -177,7 +177,7 @@ cudaError_t api_outside_capture(const char* name, Function&& function) {
   });
 }
 
-/// The stream of a handle; 0 is the default stream of the current GPU. Returns nullptr for an unknown handle.
+/// Returns the stream of a handle, or nullptr for an unknown handle. Handle 0 is the default stream of the current GPU.
 Stream* find_stream(cudaStream_t handle);
 Stream& default_stream(int gpu);
 /// Calls function(stream) if the handle is valid.
@@ -189,7 +189,7 @@ cudaError_t with_stream(const char* name, cudaStream_t handle, Function&& functi
   });
 }
 
-// Functions on sets of graphs or events, which find an object by its handle. The caller of add() and find() holds
+// Functions on sets of graphs or events. A handle identifies an object. The caller of add() and find() holds
 // Runtime::mutex.
 template <class Object, class Handle>
 void add(std::set<Object*>& all, std::unique_ptr<Object> object, Handle* handle) {
@@ -217,8 +217,8 @@ bool is_capturing(const Stream& stream);
 /// Waits for all streams of a GPU.
 void synchronize_gpu(int gpu);
 
-/// Releases freed memory of the GPU's pool beyond `kept` bytes. By default, `kept` is the pool's threshold. The default
-/// call is made when the host has waited for the GPU.
+/// Frees unused memory of the GPU's pool until the pool reserves at most `kept` bytes. If `kept` is absent, the limit
+/// is the pool's threshold. The runtime calls this function without `kept` after the host has waited for the GPU.
 void trim_pool(int gpu, std::optional<size_t> kept = {});
 
 /// The allocation that contains an address.
@@ -235,7 +235,7 @@ Place find_place(const void* address);
 /// Number of bytes in [address, address + size) that belong to the allocation of `address`; 0 if there is no
 /// allocation. Repeated calls for one allocation are fast.
 size_t allocated_bytes(const void* address, size_t size);
-/// The value of an integer environment variable.
+/// The value of an integer environment variable, or `otherwise` if the variable is not set.
 size_t setting(const char* name, size_t otherwise);
 
 }  // namespace shoal::cuda::emulator

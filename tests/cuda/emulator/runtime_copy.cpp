@@ -16,7 +16,7 @@ struct Copy {
   const std::byte* from;
   size_t from_pitch;
   size_t width, height;
-  bool lies = false;  ///< the copy corrupts a byte
+  bool lies = false;  ///< whether the copy corrupts a byte
 
   size_t to_bytes() const { return (height - 1) * to_pitch + width; }
   size_t from_bytes() const { return (height - 1) * from_pitch + width; }
@@ -29,7 +29,7 @@ Copy bytes(void* to, const void* from, size_t size) {
   return rows(to, size, from, size, size, 1);
 }
 
-/// Whether a copy between two GPUs uses peer access. Otherwise it goes through the host.
+/// Whether a copy between two GPUs uses peer access. All other copies go through the host.
 bool is_direct(int from, int to) {
   const std::lock_guard lock(runtime().mutex);
   return runtime().gpus[from].peers.contains(to) || runtime().gpus[to].peers.contains(from);
@@ -54,7 +54,8 @@ bool kind_fits(cudaMemcpyKind kind, const Place& to, const Place& from) {
   return (to_gpu ? to.known : !to.on_gpu()) && (from_gpu ? from.known : !from.on_gpu());
 }
 
-/// Checks a copy as CUDA does: the pointers must match `kind` and stay inside of their allocations.
+/// Checks a copy as CUDA does. The pointers must match `kind`, and the copied bytes must be inside of their
+/// allocations.
 cudaError_t check_copy(Copy& copy, cudaMemcpyKind kind, bool captured) {
   if (copy.width == 0 || copy.height == 0) return cudaSuccess;
   if (copy.to_pitch < copy.width || copy.from_pitch < copy.width) return cudaErrorInvalidPitchValue;

@@ -23,7 +23,7 @@ int gpu_count() {
 
 namespace {
 
-/// The numbers of a comma-separated list, such as "90,86".
+/// Returns the numbers of a comma-separated list, such as "90,86".
 std::vector<int> numbers(const char* name, const char* otherwise) {
   const char* text = std::getenv(name);
   std::istringstream list(text == nullptr ? otherwise : text);

@@ -9,7 +9,7 @@ namespace shoal::cuda::emulator {
 namespace {
 
 constexpr size_t kSharedBytes = 48 * 1024;
-constexpr unsigned kMostBlocks = 65535;  // limit of the grid in y and z
+constexpr unsigned kMostBlocks = 65535;  // largest size of a grid along y, and along z
 
 bool has_code_for(int gpu) {
   const auto built = built_architectures();
@@ -47,7 +47,7 @@ void launch_kernel(cudaStream_t handle, const LaunchSize& size, const void* func
     const Room room = room_of(size_t{size.block.x} * size.block.y * size.block.z, size.shared_bytes);
     Kernel launched{size, std::move(kernel), room, stream.gpu()};
     launched.size.early =
-        size.early && generation(stream.gpu()).compute_capability >= 90;  // same condition as in platform.h
+        size.early && generation(stream.gpu()).compute_capability >= 90;  // the same condition is in platform.h
     note_launch(launched.size);
     return submit(stream, {OperationKind::kKernel, {}, std::make_shared<const Kernel>(std::move(launched))});
   });

@@ -51,7 +51,7 @@ size_t gpu_memory() {
   return setting("SHOAL_EMULATED_MEMORY", size_t{1} << 30);
 }
 
-/// New GPU memory is filled with NaN, which reveals reads of uninitialized memory. Sizes are exact, so the address
+/// New GPU memory is filled with NaN, so tests detect reads of uninitialized memory. Sizes are exact, so the address
 /// sanitizer detects accesses beyond the end.
 cudaError_t allocate(void** address, size_t size, MemoryKind kind) {
   if (address == nullptr) return cudaErrorInvalidValue;
@@ -128,13 +128,13 @@ cudaError_t cudaFree(void* address) {
   });
 }
 
-// Stream-ordered memory is allocated immediately and freed when the stream reaches the free.
+// Stream-ordered memory is allocated immediately. It is freed when the stream reaches cudaFreeAsync().
 cudaError_t cudaMallocAsync(void** address, size_t size, cudaStream_t handle) {
   return with_stream("cudaMallocAsync", handle, [&](Stream& stream) {
     if (is_capturing(stream)) return cudaErrorStreamCaptureUnsupported;
     const cudaError_t status = allocate(address, size, MemoryKind::kPool);
     if (status != cudaErrorMemoryAllocation) return status;
-    stream.synchronize();  // memory that the stream frees earlier becomes available
+    stream.synchronize();  // completes the earlier frees of the stream
     return allocate(address, size, MemoryKind::kPool);
   });
 }
@@ -171,7 +171,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   });
 }
 
-// Each GPU has one pool. Its handle is the GPU's number plus one.
+// Each GPU has one pool. The handle of the pool is the GPU's number plus one.
 static int gpu_of(cudaMemPool_t pool) {
   return static_cast<int>(reinterpret_cast<uintptr_t>(pool)) - 1;
 }

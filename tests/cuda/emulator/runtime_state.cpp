@@ -93,7 +93,7 @@ cudaError_t begin_call(const char* name) {
 
 cudaError_t end_call(const char* name, cudaError_t status) {
   --LockedCalls()->in_progress[name];
-  if (status != cudaSuccess) g_last_error = status;  // also cudaErrorNotReady
+  if (status != cudaSuccess) g_last_error = status;  // cudaErrorNotReady is also stored
   return status;
 }
 

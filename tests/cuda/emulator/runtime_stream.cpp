@@ -62,8 +62,8 @@ void Stream::run(Item item, std::unique_lock<std::mutex>& lock) {
 
 std::vector<const Operation*> Stream::early_ones(std::unique_lock<std::mutex>& lock, const Operation& operation) {
   if (operation.kernel == nullptr || !kernels_start_early()) return {};
-  // Time to wait for the next operation, which usually arrives immediately. Starting a kernel without this operation is
-  // still correct.
+  // Longest wait for the next operation, which usually arrives immediately. If the operation arrives later, it does not
+  // start early. This order is also correct.
   constexpr std::chrono::milliseconds kPatience{5};
   changed_.wait_for(lock, kPatience, [this] { return ends_ || !queue_.empty(); });
   std::vector<const Operation*> found;
@@ -162,7 +162,8 @@ using namespace shoal::cuda::emulator;  // NOLINT: definitions of the runtime's 
 
 namespace {
 
-/// Breaks the capture of the stream, if it has one. Used for host waits and events, which cannot be captured.
+/// Breaks the capture of the stream, if there is one. Used by stream queries, host waits and event calls: the emulator
+/// cannot capture them.
 cudaError_t refuse_capturing(Stream& stream) {
   const std::lock_guard lock(runtime().mutex);
   if (stream.capture == nullptr) return cudaSuccess;
@@ -260,7 +261,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t on, cudaEvent_t handle, unsigned) {
 
 namespace {
 
-/// The latest record of an event, and the event's GPU. Returns an error for an unknown handle.
+/// Finds the latest record of an event and the event's GPU. Returns an error for an unknown handle.
 cudaError_t recorded(cudaEvent_t handle, std::shared_ptr<Record>& record, int* gpu = nullptr) {
   const std::lock_guard lock(runtime().mutex);
   const Event* const event = find(runtime().events, handle);

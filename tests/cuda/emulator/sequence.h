@@ -14,7 +14,7 @@ namespace shoal::cuda::emulator {
 
 enum class OperationKind { kKernel, kCopy, kFill, kGraph, kEventRecord, kEventWait, kFree };
 
-/// An operation of a stream or a graph. It runs with the workers of the stream.
+/// An operation of a stream or a graph. The operation runs with the workers of the stream.
 struct Operation {
   OperationKind kind;
   std::function<void(Workers&)> run;  ///< empty for kernels
@@ -22,15 +22,16 @@ struct Operation {
   bool may_start_early() const { return kernel != nullptr && kernel->size.early; }
 };
 
-/// Number of kernels that may begin early. A kernel lets the next kernel start before it waits itself. So on a GPU
-/// several kernels may wait for the running kernel.
+/// Largest number of kernels that may begin while an earlier kernel runs. A kernel first lets the next kernel start,
+/// and then waits for its predecessor. Therefore, on a GPU, several kernels may wait for the running kernel.
 constexpr size_t kMostEarly = 3;
 bool kernels_start_early();
 
 class Sequence {
  public:
   explicit Sequence(Workers& workers) : workers_(workers) {}
-  /// `next`: the operations that directly follow and may start early. The caller must run all of them later.
+  /// `next` contains the operations that directly follow `operation` and may start early. The caller must later run all
+  /// operations in `next`.
   void run(const Operation& operation, const std::vector<const Operation*>& next);
 
  private:

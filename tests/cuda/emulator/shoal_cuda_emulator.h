@@ -1,6 +1,7 @@
-// CUDA for the host's compiler, included by devices/cuda/kernels/platform.h with SHOAL_CUDA_EMULATED. Types, streams
-// and conversions come from the toolkit's headers. Threads, barriers and warps come from block.h and warp.h, other
-// intrinsics from the other files here. docs/cuda_emulator.md lists the differences from a GPU.
+// CUDA for the compiler of the host. devices/cuda/kernels/platform.h includes this file if SHOAL_CUDA_EMULATED is
+// defined. The toolkit's headers define types, streams and conversions. block.h and warp.h define threads, barriers and
+// warps. Other files of this folder define the other intrinsics. docs/cuda_emulator.md lists the differences from a
+// GPU.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,7 +18,7 @@
 #include <type_traits>
 #include <utility>
 
-// thread_local works because each running block has its own OS thread.
+// A __shared__ variable can be thread_local, because each running block has its own OS thread.
 #undef __shared__
 #define __shared__ static thread_local
 #undef __launch_bounds__
@@ -35,7 +36,8 @@
 #define blockDim (::shoal::cuda::emulator::launch_size().block)
 #define gridDim (::shoal::cuda::emulator::launch_size().grid)
 
-/// Shared memory with the size given at launch: `SHOAL_DYNAMIC_SHARED(float, values);` declares float* values.
+/// Shared memory whose size is a parameter of the launch: `SHOAL_DYNAMIC_SHARED(float, values);` declares float*
+/// values.
 #define SHOAL_DYNAMIC_SHARED(type, name) \
   type* const name = static_cast<type*>(::shoal::cuda::emulator::g_runner->dynamic_shared())
 
@@ -54,12 +56,12 @@ struct LaunchPlace {
   cudaStream_t stream;
   std::source_location where;
   bool may_be_early = true;
-  /// Constructs the place from any type that converts to a stream.
+  /// Constructs an object from any type that converts to a stream.
   template <class Stream>
   requires std::is_convertible_v<const Stream&, cudaStream_t>
   // NOLINTNEXTLINE(google-explicit-constructor)
   LaunchPlace(const Stream& on, std::source_location at = std::source_location::current()) : stream(on), where(at) {}
-  /// Constructs the place from a LaunchContext.
+  /// Constructs an object from a LaunchContext.
   template <class Context>
   requires requires(const Context& context) { context.gpu; }
   // NOLINTNEXTLINE(google-explicit-constructor)
@@ -67,7 +69,8 @@ struct LaunchPlace {
       : stream(on.stream), where(at), may_be_early(!on.gpu.off.early) {}
 };
 
-/// Queues a kernel on a stream, or adds it to the stream's capture. cudaGetLastError() returns errors.
+/// Queues a kernel on a stream, or adds the kernel to the capture of the stream. cudaGetLastError() returns the error
+/// of a failed launch.
 void launch_kernel(cudaStream_t stream, const LaunchSize& size, const void* function, std::function<void()> kernel);
 
 uint64_t now_ns();

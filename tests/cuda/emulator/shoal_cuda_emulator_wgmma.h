@@ -1,8 +1,9 @@
-// Warpgroup products, included by devices/cuda/kernels/wgmma.h with SHOAL_CUDA_EMULATED. Each warp computes its own
-// rows of a product in wgmma_wait(); until then its sums are NaN. The operands of the whole warpgroup are decoded from
-// their descriptors twice: when the product begins and when it is waited for. The program aborts if shared memory has
-// changed in between, for example because copies were incomplete at the beginning. Missing lanes, a group without
-// wgmma_fence(), and a warp that ends with products in flight also abort. A missing fence_async() is not detected.
+// Warpgroup products. devices/cuda/kernels/wgmma.h includes this file if SHOAL_CUDA_EMULATED is defined. Each warp
+// computes its own rows of a product in wgmma_wait(). Until then, the sums of the warp are NaN. The emulator reads the
+// operands of the whole warpgroup twice: when the product begins and in wgmma_wait(). The program aborts if shared
+// memory has changed in between, for example because copies were incomplete at the beginning. The program also aborts
+// if lanes are missing, if a group has no wgmma_fence(), or if a warp ends before its products are complete. The
+// emulator does not detect a missing fence_async().
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace emulator {
 
 enum class ProductOf : uint8_t { kHalves, kBrains };
 
-/// The address of a place in dynamic shared memory. As on a GPU, the first 1 KiB of addresses is reserved.
+/// Returns the address of `shared` within shared memory. As on a GPU, the first 1 KiB of addresses is reserved.
 uint32_t shared_address(const void* shared);
 void fence_products(const std::source_location& where);
 void begin_product(ProductOf elements, float* sums, int sum_count, uint64_t a, uint64_t b,

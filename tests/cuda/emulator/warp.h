@@ -1,6 +1,7 @@
-// Barriers of a block, and operations of the lanes of a warp. In an operation the lanes meet: each lane waits until all
-// lanes of the mask that have not ended are at the same line. A lane is missing if it has ended or if the block has no
-// such thread. On a GPU the value of a missing lane is undefined; here reading the value aborts.
+// Barriers of a block, and operations of the lanes of a warp. In an operation the lanes meet: each lane waits for all
+// lanes of the mask that have not ended. All these lanes must be at the same line. A lane is missing if it has ended or
+// if the block has no such thread. On a GPU, the value of a missing lane is undefined. The emulator aborts when a
+// kernel reads this value.
 #pragma once
 
 #include <array>
@@ -29,7 +30,7 @@ inline int lane() {
   return static_cast<int>(g_thread->lane);
 }
 
-/// Aborts, because `lane` reads a value from `source`, which does not take part.
+/// Aborts because `lane` reads a value from the missing lane `source`.
 [[noreturn]] void missing_lane(unsigned lane, unsigned source);
 
 /// Calls function(lane, argument of the lane) for all present lanes.
@@ -64,7 +65,7 @@ T shuffle(uint32_t mask, T value, int source, const char* name, const std::sourc
   return exchange.out;
 }
 
-/// Gives every lane the combination of all lanes' values.
+/// Combines the values of all lanes and gives the result to every lane.
 template <uint32_t (*kCombine)(uint32_t, uint32_t)>
 uint32_t combine_lanes(uint32_t mask, uint32_t value, const char* name, const std::source_location& where) {
   const auto compute = [](const std::array<void*, 32>& arguments, uint32_t present) {

@@ -1,13 +1,13 @@
-// Weak memory (SHOAL_EMULATED_WEAK=1) delays words that a block writes by store_release() and store_pair(). Other
-// blocks, other GPUs and the host see these words later. A block first buffers up to 64 words. Whenever all threads of
-// the block pause, a coin toss per word decides whether the word becomes visible. Words for one address stay in order,
-// and a release becomes visible after all earlier words. A fence, an atomic operation and the end of the block make all
-// words visible. The block itself sees its words immediately through load_acquire() and load_pair(). The mode detects
-// kernels that wrongly assume that
+// Weak memory (SHOAL_EMULATED_WEAK=1) delays words that a block writes with store_release() and store_pair(). Other
+// blocks, other GPUs and the host see these words later. The block first buffers up to 64 words. Whenever all threads
+// of the block pause, a random bit per word decides whether the word becomes visible. Words for one address stay in
+// order, and a release becomes visible after all earlier words. A fence, an atomic operation and the end of the block
+// make all words visible. The block itself sees its words immediately through load_acquire() and load_pair(). Weak
+// memory detects kernels that wrongly rely on one of these properties:
 //
-// - a packet's halves, or several packets, arrive together or in order;
-// - a word that is stored after a release becomes visible after the release;
-// - a store is visible before a later load without a fence in between.
+// - The halves of a packet, or several packets, arrive together or in order.
+// - A word that is stored after a release becomes visible after the release.
+// - A store is visible before a later load without a fence between the store and the load.
 //
 // Plain stores are visible immediately, and plain loads never return stale data, because the emulator does not
 // intercept them. The thread sanitizer checks that kernels order plain accesses between blocks and streams.
@@ -24,12 +24,12 @@ uint64_t next_random(uint64_t& state);
 /// The buffered words of one block. Not thread-safe.
 class StoreBuffer {
  public:
-  /// Reads whether the mode is on. If it is off, or outside of blocks, words are not buffered.
+  /// Reads SHOAL_EMULATED_WEAK. Words are buffered only in blocks, and only if weak memory is on.
   void start_block();
   void end_block();
-  void store(uint32_t* address, uint32_t value) { keep({address, value, true}); }  // release semantics
+  void store(uint32_t* address, uint32_t value) { keep({address, value, true}); }  // a store with release semantics
   void store(uint64_t* address, uint64_t value) { keep({address, value, false}); }
-  /// Returns the value that the block itself sees.
+  /// Returns the value that this block sees.
   uint32_t load(const uint32_t* address) const;
   uint64_t load(const uint64_t* address) const;
   void deliver_some();
@@ -51,15 +51,15 @@ class StoreBuffer {
   uint64_t random_ = 0x9e3779b97f4a7c15;
 };
 
-// Functions that platform.h declares. Words that the host stores are visible immediately.
+// The functions below are declared in platform.h. Words that the host stores are visible immediately.
 uint32_t load_acquire(const uint32_t* address);
 void store_release(uint32_t* address, uint32_t value);
 uint64_t load_word(const uint64_t* address);
 void store_word(uint64_t* address, uint64_t value);
-/// Makes all buffered words visible. Called before atomic operations.
+/// Makes all buffered words visible. Atomic operations begin with this call.
 void deliver_stores();
-/// A fence for all OS threads. The thread sanitizer ignores fences. So with this sanitizer each fence also updates one
-/// shared word, which orders the fence after all earlier fences.
+/// A fence for all OS threads. The thread sanitizer ignores fences. Therefore, with this sanitizer, each fence also
+/// updates one shared word, which orders the fence after all earlier fences.
 void fence();
 
 }  // namespace shoal::cuda::emulator

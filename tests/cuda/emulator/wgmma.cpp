@@ -20,7 +20,7 @@ constexpr int kDepth = 16;            // size of one product along k, in element
   g_runner->die(*g_thread, message);
 }
 
-/// The fields of a matrix descriptor, in bytes.
+/// The fields of a matrix descriptor. `address`, `leading` and `stride` are in bytes.
 struct Descriptor {
   uint32_t address, leading, stride, base_offset, swizzle;
 
@@ -31,12 +31,13 @@ struct Descriptor {
         base_offset(static_cast<uint32_t>(bits >> 49 & 7)),
         swizzle(static_cast<uint32_t>(bits >> 62)) {}
 
-  /// Address of 16-byte chunk `chunk` of row `row`, as drawn in the PTX manual for operands with k along rows.
+  /// Returns the address of 16-byte chunk `chunk` of row `row`. The PTX manual draws this layout for operands with k
+  /// along rows.
   uint32_t address_of(uint32_t row, uint32_t chunk) const {
     const uint32_t group = address + row / 8 * stride;
     if (swizzle == 0) return group + row % 8 * 16 + chunk * leading;
     if (base_offset != 0) die("uses an operand with a base offset, which is not emulated");
-    const uint32_t row_bytes = 256u >> swizzle;  // 128, 64 or 32
+    const uint32_t row_bytes = 256u >> swizzle;  // 128, 64 or 32 bytes
     const uint32_t plain = group + row % 8 * row_bytes + chunk * 16;
     return plain ^ (plain >> 7 & ((16u >> swizzle) - 1)) << 4;
   }
@@ -74,8 +75,8 @@ struct Product {
   unsigned group;
   Operands first_seen = {};
   std::array<float*, 32> sums = {};
-  /// Saved sums of all lanes while the lanes' registers hold NaN. Empty while an earlier product still holds these
-  /// sums.
+  /// The saved sums of all lanes while the registers of the lanes hold NaN. The vector is empty while an earlier
+  /// product still holds these sums.
   std::vector<float> before = {};
 
   size_t sum_count() const { return static_cast<size_t>(columns) / 2; }
@@ -124,11 +125,11 @@ struct Begin {
 
 }  // namespace
 
-/// The products of one warp that are in flight.
+/// The products of one warp that are not complete.
 struct WarpProducts {
   std::list<Product> pending;
   unsigned groups = 0;  ///< number of committed groups
-  bool fenced = false;  ///< wgmma_fence() was called for the open group
+  bool fenced = false;  ///< whether wgmma_fence() was called for the open group
   ~WarpProducts() {
     if (!pending.empty()) die("ends while products of its warp are in flight");
   }

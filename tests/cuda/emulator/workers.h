@@ -1,5 +1,5 @@
-// A pool of OS threads without a limit. Each piece of work starts immediately, on a free thread or on a new thread.
-// Each stream has its own pool for helpers of its launches and for branches of graphs.
+// A pool of OS threads without an upper limit on their number. Each task starts immediately, on a free thread or on a
+// new thread. Each stream has its own pool, which runs helpers of its launches and branches of graphs.
 #pragma once
 
 #include <condition_variable>

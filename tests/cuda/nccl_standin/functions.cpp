@@ -55,7 +55,7 @@ Result with_rank(const char* name, Comm* handle, Function function) {
   return asked != Result::kSuccess ? asked : function(rank);
 }
 
-/// The emulated runtime of the program or plug-in that contains `address`.
+/// Returns the emulated runtime of the program or plug-in that contains `address`.
 const Exported* runtime_of(void* address) {
   Dl_info info{};
   void* object = dladdr(address, &info) != 0 ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
@@ -64,7 +64,7 @@ const Exported* runtime_of(void* address) {
   return found != nullptr ? reinterpret_cast<decltype(&shoal_emulated_cuda)>(found)() : nullptr;
 }
 
-/// A launch that the calling thread has added to its current group.
+/// A launch that the calling thread has added to its open group.
 struct Entry {
   std::shared_ptr<Comm> rank;
   cudaStream_t stream;
@@ -131,7 +131,8 @@ std::shared_ptr<World> world_of(const std::string& id, int ranks) {
 }  // namespace shoal::nccl_standin
 
 shoal::nccl_standin::Control* shoal_nccl_standin() {
-  static Control& control = *new Control;  // never freed: threads of a stalled rank may run until the process ends
+  static Control& control = *new Control;  // never freed, because threads of a stalled rank may run until the process
+                                           // ends
   return &control;
 }
 

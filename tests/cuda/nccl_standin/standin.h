@@ -1,16 +1,17 @@
-// A stand-in for NCCL: a library with the functions of collectives/nccl/nccl_api.h. It exchanges the bytes of ranks of
-// one process, or of several processes on one computer, in the order of the emulated CUDA streams. It behaves like
-// NCCL:
+// A stand-in for NCCL: a library with the functions of collectives/nccl/nccl_api.h. The library exchanges bytes between
+// ranks of one process, or of several processes on one computer. The exchange follows the order of the emulated CUDA
+// streams. The library behaves like NCCL:
 //
-// - The stand-in waits forever for a missing rank, but reports a process that has died.
+// - A call waits forever for a missing rank. If a process of the mesh has died, the call reports this.
 // - Messages of an aborted rank to other processes are lost if they are still in flight.
-// - The stand-in works on a call after the call has returned ncclInProgress.
-// - Before version 2.30 it refuses two ranks on one GPU.
+// - The library continues to work on a call after the call has returned ncclInProgress.
+// - Versions before 2.30 refuse two ranks on one GPU.
 // - CUDA graphs contain captured calls. A rank is not destroyed while a graph refers to it.
 //
-// SHOAL_NCCL_STANDIN_DELAY delays each message to other processes by this number of milliseconds.
+// SHOAL_NCCL_STANDIN_DELAY is the delay of each message to other processes in milliseconds.
 //
-// Tests inject faults and inspect calls through Control, which they look up by name in the loaded library. Thread-safe.
+// Tests inject faults and inspect calls through Control. Tests look up Control by name in the loaded library. Control
+// is thread-safe.
 #pragma once
 
 #include <dlfcn.h>
@@ -34,18 +35,18 @@ class Control {
 
   /// Clears faults, recorded calls and problems.
   void reset() { *locked().data = {}; }
-  /// Makes the nth call of function `name` by `rank` (1 = the next call) return `result` without any other effect. Rank
-  /// -1 matches calls of any rank, and calls that have no rank.
+  /// Makes the nth call of function `name` by `rank` (1 = the next call) return `result` and do nothing else. Rank -1
+  /// matches calls of any rank, and calls that have no rank.
   void fail_call(const std::string& name, int rank, int nth, Result result) {
     locked()->faults.push_back({name, rank, nth - 1, result});
   }
-  /// Makes ncclCommGetAsyncError return `result` for the rank from the next call on.
+  /// From the next call on, ncclCommGetAsyncError returns `result` for the rank.
   void set_async_error(int rank, Result result) { locked()->async_errors[rank] = result; }
   Result async_error(int rank) { return locked()->async_errors[rank]; }
   /// Prevents ncclCommInitRankConfig from completing on this rank, and therefore on all ranks.
   void never_connect(int rank) { locked()->unconnected.insert(rank); }
   bool connects(int rank) { return !locked()->unconnected.contains(rank); }
-  /// Prevents operations that the rank runs later from completing.
+  /// Operations that the rank starts after this call never complete.
   void stall(int rank) { locked()->stalled.insert(rank); }
   bool stalls(int rank) { return locked()->stalled.contains(rank); }
   /// Counts a call. Returns the result of an injected fault, otherwise success.

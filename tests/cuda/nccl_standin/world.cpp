@@ -257,7 +257,7 @@ uint64_t Comm::send(const Operation& operation) {
   return header.number;
 }
 
-// An abort of the rank loses messages that are still delayed.
+// If the rank is aborted, its delayed messages are lost.
 void Comm::give(Parcel parcel) {
   const char* text = std::getenv("SHOAL_NCCL_STANDIN_DELAY");
   if (text == nullptr) return world->give(parcel);

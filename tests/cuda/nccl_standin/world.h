@@ -1,6 +1,6 @@
-// Internals of the stand-in for NCCL: ranks, and the world in which they meet. A rank's operations run in its stream,
-// one launch (a call, or a group of calls) after the other. Each launch gives the rank's data to the world, then waits
-// for the data of the other ranks. Each process has its own World object for an id.
+// Internals of the stand-in for NCCL: ranks, and the world in which they meet. The operations of a rank run in its
+// stream. A launch is a call or a group of calls, and launches run one after the other. Each launch gives the rank's
+// data to the world, then waits for the data of the other ranks. Each process has one World object per id.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ struct Operation {
   void* out = nullptr;
   size_t count = 0;
   DataType type = DataType::kInt8;
-  int root = 0;  ///< root or peer
+  int root = 0;  ///< rank of the root or peer
 };
 
 size_t bytes_of(DataType type);
@@ -45,17 +45,18 @@ struct Header {
   int32_t rank = 0;  ///< rank of the sender
   Kind kind = Kind::kAllReduce;
   DataType type = DataType::kInt8;
-  int32_t root = 0;     ///< root or peer; the GPU for kHello
-  int32_t process = 0;  ///< process of the sender; used in the file only
+  int32_t root = 0;     ///< rank of the root or peer; the GPU for kHello
+  int32_t process = 0;  ///< process of the sender; used only in the file
   uint64_t number = 0, count = 0;
-  uint64_t size = 0;  ///< size of the data; used in the file only
+  uint64_t size = 0;  ///< size of the data; used only in the file
 };
 struct Parcel {
   Header header;
   Bytes data = {};
 };
 
-/// The ranks of one id, as seen by this process. Processes append their messages to a file whose path is the id.
+/// The state of all ranks of one id, as this process sees it. Processes append their messages to a file whose path is
+/// the id.
 struct World {
   World(const std::string& id, int ranks);
 
@@ -72,14 +73,15 @@ struct World {
   std::vector<int> processes;  ///< processes of the connected ranks
   std::vector<bool> gone;      ///< whether each rank was finalized
   std::map<uint64_t, Meeting> meetings;
-  std::map<std::pair<int, int>, std::deque<Bytes>> letters;  ///< data of send and receive, by sender and receiver
-  bool is_lost = false;                                      ///< a process died before its ranks were finalized
+  std::map<std::pair<int, int>, std::deque<Bytes>> letters;  ///< data that was sent but not yet received; the key is
+                                                             ///< (sender, receiver)
+  bool is_lost = false;                                      ///< whether a process died before its ranks were finalized
   size_t size() const { return gpus.size(); }
   /// Whether all ranks have connected.
   bool is_whole() const;
 
-  /// Called when a rank has met the other ranks or has ended. Unlinks the file. If all ranks belong to this process,
-  /// also closes the file.
+  /// A rank calls this function when the rank has met the other ranks or has ended. The function unlinks the file. If
+  /// all ranks belong to this process, the function also closes the file.
   void settle();
   /// give() delivers the parcel to all ranks, tell_others() to other processes, and apply() to this process.
   void give(const Parcel& parcel);

@@ -1,8 +1,8 @@
 // Collectives over CUDA devices of several processes. mpirun starts the processes on one machine with as many emulated
-// GPUs as ranks; each process loads the plug-in (SHOAL_TEST_PLUGIN).
+// GPUs as ranks. Each process loads the plug-in (SHOAL_TEST_PLUGIN).
 //
-//   mpirun -np 3 cuda_ranks suite nccl      all collectives; checks the results of all ranks; also for auto and staged
-//   mpirun -np 2 cuda_ranks early nccl      messages arrive even if their sender finishes first
+//   mpirun -np 3 cuda_ranks suite nccl      checks all collectives on all ranks; auto and staged can replace nccl
+//   mpirun -np 2 cuda_ranks early nccl      checks that messages arrive even if their sender finishes first
 #include <fmt/format.h>
 
 #include <chrono>
@@ -70,8 +70,8 @@ void check_recorded(CudaProcessMesh& mesh, Communicator& communicator) {
 
 void suite(ProcessGroup& group, const std::string& implementation) {
   std::vector<std::vector<int>> shapes{one_each(group), one_each(group)};
-  shapes.back().insert(shapes.back().begin(), group.size() - 1);  // ranks not in the order of processes
-  if (group.size() > 2) shapes.push_back({1, 2});                 // process 0 without ranks
+  shapes.back().insert(shapes.back().begin(), group.size() - 1);  // ranks are not in the order of processes
+  if (group.size() > 2) shapes.push_back({1, 2});                 // process 0 has no ranks
   for (const std::vector<int>& shape : shapes) {
     CudaProcessMesh mesh(group, shape, plugin_devices());
     const auto options = mesh.options(implementation);

@@ -1,4 +1,5 @@
-// Streams of any device. Queued accesses and graphs run in order, plans are reused, and synchronize() reports failures.
+// Tests of backends. Queued accesses and graphs must run in order, a plan must run several times, and synchronize()
+// must report failures.
 #pragma once
 
 #include <atomic>
@@ -10,10 +11,10 @@ namespace shoal::test {
 
 class BackendSuite : public DeviceFixture {
  protected:
-  /// A device of the family that every machine has.
+  /// A CPU device, which exists on every machine.
   static Device& other_device() { return Registry::instance().device("CPU0"); }
 
-  /// Applies x * 2 + 1 twice, with a view in between.
+  /// A graph that computes x * 2 + 1 twice. The second computation reads a view of the first result.
   struct Doubler {
     explicit Doubler(int64_t length) {
       x = graph.input("x", DType::kF32, {length, 2, 1, 1});
@@ -67,7 +68,7 @@ TEST_P(BackendSuite, QueuedWorkRunsInOrder) {
   for (int run = 0; run < kRuns; ++run) EXPECT_EQ(out[run], Doubler::expected(in[run])) << run;
 }
 
-TEST_P(BackendSuite, CopiesQueuedRectangles) {
+TEST_P(BackendSuite, RectanglesCanBeCopiedAsynchronously) {
   const auto backend = new_backend();
   Tensor& x = placed("x", {8, 4, 1, 1});
   x.buffer->memset(x, 0, 0, x.bytes());
@@ -75,7 +76,7 @@ TEST_P(BackendSuite, CopiesQueuedRectangles) {
   const Rows rows{8, 8, 4, 32};
   std::vector<float> back(8);
   Gate gate;
-  backend->enqueue(gate.task());  // if the device has host tasks, the calls below must not block
+  backend->enqueue(gate.task());  // if the device runs host tasks, the calls below must not block
   backend->set_2d_async(x, host.data(), 8, rows);
   backend->get_2d_async(x, back.data(), 8, rows);
   gate.open = true;
@@ -85,7 +86,7 @@ TEST_P(BackendSuite, CopiesQueuedRectangles) {
   EXPECT_THROW(backend->get_2d_async(x, back.data(), 8, {8, 8, 5, 32}), InvalidArgument);
 }
 
-TEST_P(BackendSuite, RunsAGraphInTwoParts) {
+TEST_P(BackendSuite, RunsGraphAsTwoRanges) {
   const auto backend = new_backend();
   Doubler doubler(64);
   const int count = static_cast<int>(doubler.graph.nodes().size());
@@ -99,7 +100,7 @@ TEST_P(BackendSuite, RunsAGraphInTwoParts) {
   EXPECT_EQ(get_floats(*doubler.y), Doubler::expected(values));
 }
 
-TEST_P(BackendSuite, PlansAGraphRepeatedly) {
+TEST_P(BackendSuite, GraphCanBePlannedRepeatedly) {
   const auto backend = new_backend();
   Doubler doubler(64);
   const std::vector<float> values = ramp(128);
@@ -127,7 +128,7 @@ TEST_P(BackendSuite, RefusesPlansOfOtherBackends) {
   EXPECT_THROW(other->compute_async(*plan), InvalidArgument);
 }
 
-TEST_P(BackendSuite, NamesWeightsWithoutMemory) {
+TEST_P(BackendSuite, ErrorNamesWeightWithoutMemory) {
   const auto backend = new_backend();
   TensorContext context;
   Tensor* forgotten = context.add("forgotten", DType::kF32, {8, 1, 1, 1});
@@ -202,7 +203,8 @@ TEST_P(BackendSuite, CopiesWithinOneStream) {
   EXPECT_EQ(get_floats(y), values);
 }
 
-/// Copies between streams of two families. A gate blocks one of the streams while the host continues.
+/// Copies between streams of two families. A gate blocks the source stream or the destination stream, and the host must
+/// continue.
 TEST_P(BackendSuite, CopiesToAnotherFamilyWithoutBlockingTheHost) {
   const auto from = new_backend();
   const auto to = other_device().init("threads=1");
@@ -283,7 +285,7 @@ TEST_P(BackendSuite, FailedStreamDoesNotBlockItsCopies) {
   mine->synchronize();
 }
 
-TEST_P(BackendSuite, BadQueuedAccessFailsWithoutHanging) {
+TEST_P(BackendSuite, InvalidQueuedAccessFailsWithoutHanging) {
   const auto backend = new_backend();
   Tensor& x = placed("x", {4, 1, 1, 1});
   std::vector<float> host(64);
@@ -320,7 +322,7 @@ TEST_P(BackendSuite, HostTasksRunInStreamOrder) {
   EXPECT_EQ(seen.values, Doubler::expected(values));
 }
 
-TEST_P(BackendSuite, KeepsFirstFailureAndSkipsLaterWork) {
+TEST_P(BackendSuite, ReportsFirstFailureAndSkipsLaterWork) {
   const auto backend = new_backend();
   Tensor& x = placed("x", {4, 1, 1, 1});
   set_floats(x, {1, 2, 3, 4});
@@ -342,7 +344,7 @@ TEST_P(BackendSuite, KeepsFirstFailureAndSkipsLaterWork) {
   }
   EXPECT_EQ(told, 1);
   EXPECT_EQ(get_floats(x), (std::vector<float>{1, 2, 3, 4})) << "work after a failure ran";
-  backend->synchronize();  // the failure is cleared
+  backend->synchronize();  // does not throw, because the failure was already reported
   backend->set_async(x, other.data(), 0, 16);
   backend->synchronize();
   EXPECT_EQ(get_floats(x), other);

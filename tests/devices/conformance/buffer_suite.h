@@ -1,4 +1,4 @@
-// Buffers of any device: checked placement, all variants of blocking access, copies, and no writes outside of tensors.
+// Tests of buffers: placement, all forms of blocking access, and copies. No call may write outside of its tensor.
 #pragma once
 
 #include <algorithm>
@@ -58,7 +58,7 @@ TEST_P(BufferSuite, PlaceChecksBoundsAndAlignment) {
   EXPECT_THROW(buffer->place(*fits, 0), InvalidArgument) << "placed twice";
 }
 
-TEST_P(BufferSuite, StoresItsUsage) {
+TEST_P(BufferSuite, ReportsItsUsage) {
   const auto buffer = type().allocate(64);
   EXPECT_EQ(buffer->usage(), Usage::kAny);
   buffer->set_usage(Usage::kWeights);
@@ -70,7 +70,7 @@ TEST_P(BufferSuite, SetsAndGetsAnyByteRange) {
   const std::vector<float> values = ramp(33 * 7);
   set_floats(x, values);
   EXPECT_EQ(get_floats(x), values);
-  // The range is not aligned to elements, because a stored tensor is one sequence of bytes.
+  // A stored tensor is a sequence of bytes. So the range does not need to begin or end at the boundary of an element.
   std::vector<std::byte> expected(x.bytes());
   std::copy_n(reinterpret_cast<const std::byte*>(values.data()), expected.size(), expected.begin());
   const std::vector<std::byte> part(41, std::byte{0x5a});
@@ -133,7 +133,7 @@ TEST_P(BufferSuite, ClearSetsEveryByte) {
 TEST_P(BufferSuite, CopiesRectanglesInBothDirections) {
   Tensor& x = placed("x", {10, 6, 1, 1});
   set_floats(x, ramp(60));
-  // Columns 2-4 of rows 1, 3 and 5. Rows of the host array are 5 floats apart.
+  // Accesses columns 2 to 4 of rows 1, 3 and 5. The host array has 5 floats per row.
   const std::vector<float> host = ramp(15, -1.0f);
   const Rows rows{(10 + 2) * sizeof(float), 3 * sizeof(float), 3, 20 * sizeof(float)};
   x.buffer->set_2d(x, host.data(), 5 * sizeof(float), rows);
@@ -152,8 +152,8 @@ TEST_P(BufferSuite, ReadsAndWritesViewsInViewOrder) {
   set_floats(x, ramp(12));
   Graph graph;
   Tensor* turned = transpose(graph, &x);             // shape [4, 3]
-  Tensor* middle = slice(graph, turned, {0, 1, 2});  // columns 1 and 2
-  Tensor* rows = slice(graph, &x, {0, 1, 2});        // elements 1 and 2 of each row
+  Tensor* middle = slice(graph, turned, {0, 1, 2});  // rows 1 and 2 of x
+  Tensor* rows = slice(graph, &x, {0, 1, 2});        // elements 1 and 2 of each row of x
   for (Tensor* view : {turned, middle, rows}) Buffer::place_view(*view);
   EXPECT_EQ(get_floats(*turned), (std::vector<float>{0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11}));
   EXPECT_EQ(get_floats(*middle), (std::vector<float>{3, 6, 4, 7, 5, 8}));
@@ -192,7 +192,7 @@ TEST_P(BufferSuite, CopiesTensorsAndViews) {
   EXPECT_THROW(tensor_copy(x, t), InvalidArgument) << "different shape";
 }
 
-TEST_P(BufferSuite, AliasSharesTheBytes) {
+TEST_P(BufferSuite, AliasUsesMemoryOfItsTensor) {
   Tensor& x = placed("x", {3, 4, 1, 1});
   set_floats(x, ramp(12));
   TensorContext context;
@@ -267,7 +267,7 @@ TEST_P(BufferSuite, ReleasedBufferUnplacesItsTensors) {
     Buffer::place_view(*view);
     EXPECT_EQ(get_floats(*view), (std::vector<float>{0, 6, 12, 18, 2, 8, 14, 20, 4, 10, 16, 22}));
     EXPECT_EQ(get_floats(*kept), ramp(12, 3.0f));
-    buffer.reset();  // must not touch tensors that now have other buffers
+    buffer.reset();  // must not unplace tensors that are in other buffers now
     EXPECT_EQ(get_floats(*x), ramp(12, 2.0f));
   }
 }
@@ -284,7 +284,7 @@ TEST_P(BufferSuite, BufferMayOutliveItsTensors) {
   }
   buffer->clear(1);
   buffer->reset();
-  // The new tensor probably has the same address as the old tensor.
+  // This tensor probably has the same address as the destroyed tensor.
   TensorContext context;
   Tensor* x = context.add("x", DType::kF32, {5, 4, 1, 1});
   const auto other = allocate_tensors({&x, 1}, type(), Usage::kWeights);
@@ -309,7 +309,7 @@ TEST_P(BufferSuite, WritesNothingOutsideTheTensor) {
   TensorContext context;
   std::vector<Tensor*> tensors;
   for (const char* name : {"before", "x", "after"}) {
-    tensors.push_back(context.add(name, DType::kF32, {29, 3, 1, 1}));  // size is not a multiple of the alignment
+    tensors.push_back(context.add(name, DType::kF32, {29, 3, 1, 1}));  // the size is not a multiple of the alignment
   }
   const auto buffer = allocate_tensors(tensors, type(), Usage::kAny);
   buffer->clear(0xa5);
@@ -329,7 +329,7 @@ TEST_P(BufferSuite, WritesNothingOutsideTheTensor) {
   }
 }
 
-TEST_P(BufferSuite, AccessesQuantisedTensorsAsBytes) {
+TEST_P(BufferSuite, QuantisedTensorsAreReadAsBytes) {
   Tensor& x = placed("x", {64, 3, 1, 1}, DType::kQ8_0);
   std::vector<uint8_t> bytes(x.bytes());
   std::iota(bytes.begin(), bytes.end(), uint8_t{0});

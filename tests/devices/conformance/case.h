@@ -1,4 +1,4 @@
-// The parameters of the conformance suites and their shared helpers.
+// Parameters and helpers of the conformance suites.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,14 +19,14 @@
 namespace shoal::test {
 
 struct Exclusion {
-  std::string test;  ///< "BackendSuite.ComputesAGraph", or the name of a suite to exclude all its tests
+  std::string test;  ///< such as "BackendSuite.ComputesAGraph"; the name of a suite excludes all tests of the suite
   std::string reason;
 };
 
 struct DeviceCase {
-  std::string name;                 ///< part of the test's name
-  std::function<Device*()> device;  ///< returns nullptr if this machine lacks the device
-  std::string params;               ///< parameters of init()
+  std::string name;                 ///< suffix of the test names
+  std::function<Device*()> device;  ///< returns nullptr if the machine does not have the device
+  std::string params;               ///< parameters for Device::init()
   std::vector<Exclusion> exclusions;
 };
 
@@ -37,7 +37,7 @@ inline std::string case_name(const testing::TestParamInfo<DeviceCase>& info) {
   return info.param.name;
 }
 
-/// Values 0, 1, 2, ... times a factor, so that no two elements are equal.
+/// Values 0, 1, 2, ... times `factor`. No two values are equal.
 inline std::vector<float> ramp(int64_t count, float factor = 1.0f) {
   std::vector<float> values(static_cast<size_t>(count));
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) * factor;
@@ -70,7 +70,7 @@ class DeviceFixture : public testing::TestWithParam<DeviceCase> {
 
   Device& device() { return *device_; }
   std::unique_ptr<Backend> new_backend() { return device_->init(GetParam().params); }
-  /// A placed f32 tensor that lives as long as the test.
+  /// Adds a tensor with memory on the device. The memory is freed at the end of the test.
   Tensor& placed(std::string name, Shape shape, DType dtype = DType::kF32) {
     Tensor* tensor = weights_.add(std::move(name), dtype, shape);
     buffers_.push_back(allocate_tensors({&tensor, 1}, device_->buffer_type(), Usage::kWeights));

@@ -1,4 +1,4 @@
-// Tests of the properties that a device reports, and of its init().
+// Tests of init() and of the properties that a device reports.
 #pragma once
 
 #include "tests/devices/conformance/case.h"
@@ -72,7 +72,7 @@ TEST_P(DeviceSuite, RefusesUnknownParameters) {
   EXPECT_THROW(device().init("threads"), InvalidArgument);
 }
 
-TEST_P(DeviceSuite, MakesSeveralStreams) {
+TEST_P(DeviceSuite, CreatesSeveralStreams) {
   std::vector<std::unique_ptr<Backend>> backends;
   for (int i = 0; i < 8; ++i) backends.push_back(new_backend());
   for (const auto& backend : backends) backend->synchronize();

@@ -1,4 +1,4 @@
-// Events, for devices that have them: they order streams without the host.
+// Tests of events, which order streams without the host. Not all devices have events.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,8 @@ TEST_P(EventSuite, OneStreamWaitsForAnother) {
   event->record(*first);
   event->wait(*second);
   second->get_async(x, seen.data(), 0, 1024);
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // a read that does not wait would end within this time
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // a read that does not wait for the event would finish in
+                                                              // this time
   gate.open = true;
   second->synchronize();
   EXPECT_EQ(seen, values);
@@ -51,7 +52,7 @@ TEST_P(EventSuite, WaitIgnoresLaterRecords) {
   Gate gate;
   ASSERT_TRUE(first->enqueue(gate.task()));
   event->record(*first);
-  second->synchronize();  // must not wait for the second record, which the gate blocks
+  second->synchronize();  // must not wait for the second record, which the gate delays
   gate.open = true;
   event->synchronize();
   first->synchronize();
@@ -84,7 +85,7 @@ TEST_P(EventSuite, EventMayBeDestroyedDuringAWait) {
   second->synchronize();
 }
 
-/// The stream of another family runs code of the plug-in. The plug-in must stay loaded until this code has run.
+/// The waiting stream of the other family calls code of the plug-in. The plug-in must stay loaded until this call ends.
 TEST_P(EventSuite, PluginStaysLoadedWhileAStreamWaitsForItsEvent) {
   BackendReg& family = device().reg();
   if (Registry::instance().file_of(family).empty()) return;  // built-in families cannot be unloaded
@@ -127,7 +128,7 @@ TEST_P(EventSuite, TwoStreamsTakeTurns) {
   static int value;
   value = 0;
   constexpr int kRounds = 1000;
-  const auto add = [](void*, const void*, bool) { ++value; };  // this is a data race unless the events order the tasks
+  const auto add = [](void*, const void*, bool) { ++value; };  // without the events, this would be a data race
   for (int round = 0; round < kRounds; ++round) {
     back->wait(*first);
     ASSERT_TRUE(first->enqueue({add, nullptr, nullptr}));

@@ -1,5 +1,5 @@
-// Objects that are destroyed while others still use them, on any device: backends before their plans, and buffers
-// before plans and queued work.
+// Tests of objects that are destroyed while other objects use them: backends before their plans, and buffers before
+// plans and queued work.
 #pragma once
 
 #include "tests/devices/conformance/case.h"
@@ -11,7 +11,7 @@ class LifetimeSuite : public DeviceFixture {
  protected:
   static constexpr int64_t kLength = 300;
 
-  /// y = x + w. The weight w has its own buffer.
+  /// A graph that computes y = x + w. The weight w has its own buffer.
   struct Sum {
     explicit Sum(Device& device) : type(device.buffer_type()) {
       w = weights.add("the_weight", DType::kF32, {kLength, 1, 1, 1});
@@ -111,7 +111,7 @@ TEST_P(LifetimeSuite, QueuedWorkReportsFreedBuffer) {
       sum.lose(by_reset);
       gate.open = true;
       expect_refusal([&] { backend->synchronize(); }, {"freed or reset"});
-      backend->synchronize();  // the failure is reported only once
+      backend->synchronize();  // does not throw, because the failure was already reported
     }
   }
 }
@@ -123,8 +123,8 @@ TEST_P(LifetimeSuite, PlanMayOutliveItsBackend) {
   sum.graph.output(scale(sum.graph, sum.y, {2.0f, 0.0f}, "z"));
   auto plan = backend->create_plan(sum.graph);
   set_floats(*sum.x, ramp(kLength, 2.0f));
-  // In the second run a device may combine several nodes, for example to a CUDA graph, and reuse the result in later
-  // runs.
+  // In the second run, a device may combine several nodes, for example in a CUDA graph. Later runs may reuse the
+  // combined nodes.
   for (int i = 0; i < 3; ++i) backend->compute_async(*plan);
   backend.reset();
   EXPECT_FALSE(plan->has_backend());

@@ -1,5 +1,4 @@
-// Plans of any device: segments with copies and shown nodes between them, shared memory, aborts, and moves to other
-// graphs.
+// Tests of plans: segments, shown nodes, arenas, aborts, and plans that are updated for another graph.
 #pragma once
 
 #include <atomic>
@@ -12,8 +11,9 @@ class PlanSuite : public DeviceFixture {
  protected:
   static constexpr int64_t kLength = 500;
 
-  /// A chain of segments with two nodes each. Node sum<i> adds copy<i> to twice the previous sum. The second node of a
-  /// segment is the last reader of the segment's sum. It must not overwrite the sum, because the sum is shown.
+  /// A graph with two nodes per segment. Node sum<i> adds copy<i> to twice the previous sum. The second node of a
+  /// segment is the last node that reads the segment's sum. This node must not overwrite the sum, because the sum is in
+  /// PlanOptions::shown.
   struct Chain {
     explicit Chain(int segments) {
       Tensor* last = graph.input("x", DType::kF32, {kLength, 1, 1, 1});
@@ -42,7 +42,7 @@ class PlanSuite : public DeviceFixture {
     std::vector<Tensor*> copies, sums;
   };
 
-  /// Runs the chain segment by segment and returns the values of each sum.
+  /// Runs the segments of the chain one by one. Returns the values of each sum.
   static std::vector<std::vector<float>> run(Chain& chain, Backend& backend, GraphPlan& plan, float round) {
     std::vector<std::vector<float>> written, seen(chain.sums.size(), std::vector<float>(kLength));
     for (size_t i = 0; i < chain.sums.size(); ++i) written.push_back(Chain::copy(static_cast<int>(i), round));
@@ -67,7 +67,7 @@ class PlanSuite : public DeviceFixture {
     }
   }
 
-  /// Applies x * 2 + 1 `count` times.
+  /// A graph that computes x * 2 + 1 `count` times.
   struct Steps {
     Steps(int64_t length, int count) {
       x = graph.input("x", DType::kF32, {length, 1, 1, 1});
@@ -98,7 +98,7 @@ TEST_P(PlanSuite, SegmentsRunOneByOne) {
   EXPECT_EQ(plan->writable_from(*chain.graph.inputs()[0]), 0);
   for (int i = 0; i < 6; ++i) EXPECT_EQ(plan->writable_from(*chain.copies[static_cast<size_t>(i)]), i);
   for (float round : {1.0f, 2.0f, 3.0f}) expect_sums(run(chain, *backend, *plan, round), round);
-  // x, the output, one copy and the working set of two segments.
+  // The plan needs memory for x, the output, one copy and the nodes of two segments.
   const size_t copies = std::max<size_t>(1, backend->members().size());
   EXPECT_LT(plan->allocated_bytes(), copies * 8 * device().buffer_type().alignment() + copies * 7 * kLength * 4);
 }
@@ -182,9 +182,9 @@ TEST_P(PlanSuite, ArenaMayGrowWhilePlansUseIt) {
   large.check(*backend, *second);
 }
 
-// Tests of aborts.
+// Tests of the abort callback.
 
-TEST_P(PlanSuite, AbortStopsAfterAtMostOneNode) {
+TEST_P(PlanSuite, AbortedRunStopsAfterAtMostOneNode) {
   const auto backend = new_backend();
   Steps steps(30000, 40);
   const auto plan = backend->create_plan(steps.graph, {{10, 20}});
@@ -204,7 +204,7 @@ TEST_P(PlanSuite, AbortStopsAfterAtMostOneNode) {
   } catch (const Aborted& error) {
     EXPECT_NE(std::string(error.what()).find("step"), std::string::npos) << "does not name the node: " << error.what();
   }
-  asked = kLimit * streams;  // aborts at the first call
+  asked = kLimit * streams;  // the first call of the callback requests the abort
   const std::vector<float> zeros(30000);
   set_floats(*steps.y, zeros);
   EXPECT_EQ(backend->compute(*plan), Status::kAborted);
@@ -212,7 +212,7 @@ TEST_P(PlanSuite, AbortStopsAfterAtMostOneNode) {
   for (float& value : one_step) value = value * 2 + 1;
   const std::vector<float> left = get_floats(*steps.y);
   EXPECT_TRUE(left == zeros || left == one_step) << "only the node after the callback may run";
-  asked = -1000000;  // never aborts
+  asked = -1000000;  // the callback never requests an abort
   steps.check(*backend, *plan);
   ASSERT_TRUE(backend->set_abort_callback({}));
   asked = 0;
@@ -220,9 +220,9 @@ TEST_P(PlanSuite, AbortStopsAfterAtMostOneNode) {
   EXPECT_EQ(asked, 0);
 }
 
-// Tests of moving a plan to another graph.
+// Tests of update_plan().
 
-TEST_P(PlanSuite, PlanMovesToAGraphOfSameTopology) {
+TEST_P(PlanSuite, PlanCanBeUpdatedForEqualTopology) {
   const auto backend = new_backend();
   auto graph = std::make_unique<Steps>(300, 5);
   const auto plan = backend->create_plan(graph->graph, {{2}, {graph->graph.nodes()[1]}});
@@ -243,7 +243,7 @@ TEST_P(PlanSuite, PlanMovesToAGraphOfSameTopology) {
   }
 }
 
-TEST_P(PlanSuite, PlanDoesNotMoveToOtherTopologies) {
+TEST_P(PlanSuite, PlanCannotBeUpdatedForOtherTopologies) {
   const auto backend = new_backend();
   Steps steps(300, 5), longer(300, 6), wider(301, 5);
   Steps other(300, 5);
@@ -256,7 +256,7 @@ TEST_P(PlanSuite, PlanDoesNotMoveToOtherTopologies) {
   }
 }
 
-TEST_P(PlanSuite, PlansOfRangesMoveInOrder) {
+TEST_P(PlanSuite, PlansOfRangesMustBeUpdatedInOrder) {
   const auto backend = new_backend();
   Steps steps(300, 5), next(300, 5);
   const auto first = backend->create_plan({&steps.graph, 0, 2});

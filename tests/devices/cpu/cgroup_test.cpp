@@ -1,4 +1,4 @@
-// Control groups of both versions, in folders that the test creates.
+// Tests of control groups (versions 1 and 2). The test creates the files of the groups in a temporary folder.
 #include "devices/cpu/cgroup.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A process in a version 2 group.
+/// The files of a process in a version 2 control group.
 struct Cgroup : testing::Test {
   Cgroup() {
     fs::create_directories(root / "app" / "web");
@@ -24,7 +24,7 @@ struct Cgroup : testing::Test {
     fs::create_directories((root / file).parent_path());
     std::ofstream(root / file) << text;
   }
-  /// Adds a line of mountinfo: `group` and its child groups are mounted at `point`.
+  /// Adds a line to the mountinfo file. The line says that `group` and its child groups are mounted at `point`.
   void mount(const char* group, const fs::path& point, const char* type) const {
     std::ofstream(root / "mounts", std::ios::app)
         << fmt::format("31 23 0:28 {} {} rw,relatime shared:9 - {}\n", group, point.string(), type);
@@ -34,7 +34,7 @@ struct Cgroup : testing::Test {
   const fs::path& root = folder.path();
 };
 
-TEST_F(Cgroup, MissingFilesMeanNoLimits) {
+TEST_F(Cgroup, WithoutFilesThereAreNoLimits) {
   EXPECT_FALSE(read().cores);
   EXPECT_FALSE(read().memory);
   EXPECT_TRUE(cgroup_folders(root / "absent", root / "mounts").empty());
@@ -85,7 +85,7 @@ TEST_F(Cgroup, PageCacheCountsAsFree) {
   EXPECT_EQ(read().memory->free, 100U) << "the parent has no more";
 }
 
-/// A process in version 1 groups, next to an empty version 2 hierarchy.
+/// The files of a process in version 1 control groups. An empty version 2 hierarchy is also mounted.
 struct CgroupV1 : Cgroup {
   CgroupV1() {
     write("self", "12:cpuset:/other\n5:memory:/app/web\n3:cpu,cpuacct:/app/web\n1:name=systemd:/x\n0::/\n");
@@ -142,7 +142,7 @@ TEST_F(CgroupV1, ControllersMayUseDifferentVersions) {
   EXPECT_EQ(read().memory->total, size_t{400} << 20);
 }
 
-TEST_F(CgroupV1, UsesTheMountThatIsNotHidden) {
+TEST_F(CgroupV1, HiddenMountsAreIgnored) {
   fs::remove(root / "mounts");
   mount("/", root / "hidden", "cgroup cgroup rw,memory");
   mount("/", root / "memory", "cgroup cgroup rw,memory");
@@ -151,8 +151,8 @@ TEST_F(CgroupV1, UsesTheMountThatIsNotHidden) {
   EXPECT_EQ(read().memory->total, size_t{400} << 20);
 }
 
-// Without its own cgroup namespace, a container finds its group at the mount's root, although /proc/self/cgroup
-// contains the host's name of the group. With a namespace, the name may be above the mount.
+// In a container, the group of the process is at the root of the mount. Without a cgroup namespace, /proc/self/cgroup
+// contains the path of the group on the host. With a cgroup namespace, the path can begin with "/..".
 TEST_F(CgroupV1, ContainersFindTheirGroupAtTheMountRoot) {
   for (const char* group : {"/docker/42", "/docker/42/inner", "/", "/../other"}) {
     fs::remove(root / "mounts");

@@ -24,7 +24,7 @@ Device& cpu(int index) {
   return Registry::instance().device("CPU" + std::to_string(index));
 }
 
-/// Two host tasks that finish only if both run at the same time.
+/// Two host tasks that wait for each other. If they do not run at the same time, `missed` is set.
 struct Meeting {
   std::atomic<int> present{0};
   std::atomic<bool> missed{false};
@@ -39,7 +39,7 @@ struct Meeting {
   }
 };
 
-/// A chain of element-wise nodes that keeps a device busy, and its expected result.
+/// A chain of element-wise nodes that keeps the device busy. Each node adds 1.
 struct Chain {
   explicit Chain(int64_t length, int steps) : values(static_cast<size_t>(length)) {
     x = graph.input("x", DType::kF32, {length, 1, 1, 1});
@@ -66,7 +66,7 @@ TEST(CpuBackend, StreamsOfTwoDevicesRunConcurrently) {
   const auto plan_a = first->create_plan(a.graph);
   const auto plan_b = second->create_plan(b.graph);
   // Each stream waits for the other stream before its first run and between its two runs. If the streams did not run
-  // concurrently, neither stream would pass its meeting.
+  // concurrently, these waits would time out.
   Meeting before, between;
   for (auto [backend, plan, chain] : {std::tuple(first.get(), plan_a.get(), &a), {second.get(), plan_b.get(), &b}}) {
     backend->set_async(*chain->x, chain->values.data(), 0, chain->values.size() * 4);
@@ -89,7 +89,7 @@ TEST(CpuBackend, RunningAPlanAllocatesNothing) {
   const test::CpuConfiguration configuration("devices=2,threads=2");
   const auto backend = cpu(0).init();
   const auto other = cpu(1).init();
-  Chain chain(70000, 10);  // large enough for the whole team
+  Chain chain(70000, 10);  // large enough for all threads of the team
   const auto plan = backend->create_plan(chain.graph);
   TensorContext context;
   Tensor* copy = context.add("copy", DType::kF32, {70000, 1, 1, 1});
@@ -108,7 +108,7 @@ TEST(CpuBackend, RunningAPlanAllocatesNothing) {
     other->synchronize();
     backend->synchronize();
   };
-  step();  // starts the team
+  step();  // the first call starts the threads
   const int64_t before = test::allocation_count();
   EXPECT_GT(before, 0);
   step();
@@ -203,7 +203,7 @@ TEST(CpuBackend, RejectsInvalidGraphRanges) {
                                   GraphRange{&chain.graph, 2, 1}}) {
     EXPECT_THROW(backend->create_plan(range), InvalidArgument);
   }
-  scale(chain.graph, chain.y, {});  // a rejected plan has frozen nothing
+  scale(chain.graph, chain.y, {});  // a rejected plan must not freeze the graph
 }
 
 TEST(CpuBackend, InsufficientMemoryHasItsOwnStatus) {
@@ -215,7 +215,8 @@ TEST(CpuBackend, InsufficientMemoryHasItsOwnStatus) {
 
 TEST(CpuBackend, PlansOnTwoDevicesRunConcurrently) {
   const test::CpuConfiguration configuration("devices=2,threads=1");
-  // The plan on one device pauses until the plan on the other device is done. Each device takes both roles.
+  // The plan of one device pauses until the plan of the other device has finished. In the second round, the devices are
+  // exchanged.
   for (int slow : {0, 1}) {
     const auto busy = cpu(slow).init();
     const auto quick = cpu(1 - slow).init();
@@ -253,7 +254,7 @@ TEST(CpuBackend, SixteenDevicesOnFewCoresFinish) {
     chains.push_back(std::make_unique<Chain>(20000, 10));
     plans.push_back(backends.back()->create_plan(chains.back()->graph));
   }
-  // A ring: each device gets its input from the previous device, for several rounds.
+  // The devices form a ring. In each round, every device gets its input from the previous device.
   const size_t bytes = chains[0]->values.size() * 4;
   backends[0]->set_async(*chains[0]->x, chains[0]->values.data(), 0, bytes);
   for (int round = 0; round < 5; ++round) {
@@ -267,8 +268,9 @@ TEST(CpuBackend, SixteenDevicesOnFewCoresFinish) {
   chains[15]->check(10 * 16 * 5);
 }
 
-TEST(CpuBackend, StepsBeginAfterThePreviousStepEnds) {
-  // Every part writes its step number into its slot. The parts of the next step check all slots.
+TEST(CpuBackend, StepBeginsAfterPreviousStepEnds) {
+  // In each step, every part writes the number of the step into its slot. In the next step, every part checks all
+  // slots.
   static std::atomic<int> wrong;
   static std::atomic<int> most_parts;
   wrong = 0;
@@ -304,7 +306,7 @@ TEST(CpuBackend, StepsBeginAfterThePreviousStepEnds) {
   EXPECT_EQ(most_parts, 4);
 }
 
-TEST(CpuBackend, SmallNodesAreNotShared) {
+TEST(CpuBackend, SmallNodesRunOnOneThread) {
   Graph graph;
   Tensor* x = graph.input("x", DType::kF32, {8, 1, 1, 1});
   Tensor* large = graph.input("large", DType::kF32, {1000000, 1, 1, 1});
@@ -342,7 +344,7 @@ TEST(CpuBackend, ResultsDoNotDependOnTeamSize) {
   EXPECT_EQ(results[0], results[2]);
 }
 
-TEST(CpuBackend, DestroyingAQueuedPlanWaitsForIt) {
+TEST(CpuBackend, DestroyingAQueuedPlanWaitsForItsRun) {
   const auto backend = cpu(0).init();
   Chain chain(1000, 3);
   auto plan = backend->create_plan(chain.graph);
@@ -356,7 +358,7 @@ TEST(CpuBackend, DestroyingAQueuedPlanWaitsForIt) {
     std::this_thread::sleep_for(5ms);
     open = true;
   });
-  plan.reset();  // waits for the run
+  plan.reset();  // waits for the end of the run
   EXPECT_TRUE(open);
   opener.join();
   backend->synchronize();
@@ -364,7 +366,7 @@ TEST(CpuBackend, DestroyingAQueuedPlanWaitsForIt) {
 
 TEST(CpuBackend, QueuedWorkFailsIfItsPlanWasDestroyed) {
   const auto backend = cpu(0).init();
-  ComputeArena arena(*backend);  // keeps the memory after the plan is destroyed
+  ComputeArena arena(*backend);  // owns the memory, so that the memory outlives the plan
   Chain chain(100, 2);
   for (const bool writes : {false, true}) {
     auto plan = backend->create_plan(chain.graph, {.arena = &arena});

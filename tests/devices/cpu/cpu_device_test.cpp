@@ -36,7 +36,7 @@ TEST(CpuDevices, DefaultIsOneDevicePerNode) {
   EXPECT_EQ(cpus()[0]->type(), DeviceType::kCpu);
 }
 
-TEST(CpuDevices, NumberIsConfigurable) {
+TEST(CpuDevices, NumberOfDevicesIsConfigurable) {
   const test::CpuConfiguration configuration("devices=5,threads=3");
   ASSERT_EQ(cpus().size(), 5U);
   EXPECT_EQ(cpus()[4]->name(), "CPU4");
@@ -46,7 +46,7 @@ TEST(CpuDevices, NumberIsConfigurable) {
   EXPECT_EQ(dynamic_cast<CpuBackend&>(*backend).threads(), 3);
 }
 
-TEST(CpuDevices, NumberComesFromTheEnvironment) {
+TEST(CpuDevices, NumberOfDevicesComesFromEnvironment) {
   const char* before = std::getenv("SHOAL_CPU_DEVICES");
   const std::string saved = before != nullptr ? before : "";
   setenv("SHOAL_CPU_DEVICES", "7", 1);
@@ -87,12 +87,13 @@ TEST(CpuDevices, EnforceMemoryLimits) {
   EXPECT_EQ(device.buffer_type().max_size(), size_t{600} << 10);
   EXPECT_THAT(
       [&] { device.buffer_type().allocate(700 << 10); },
-      ThrowsMessage<DeviceError>(HasSubstr("[CPU1] one allocation is limited to 600.0 KiB, 700.0 KiB were requested")));
+      ThrowsMessage<DeviceError>(
+          HasSubstr("[CPU1] an allocation is limited to 600.0 KiB, but 700.0 KiB were requested")));
   auto first = device.buffer_type().allocate(600 << 10);
   EXPECT_EQ(device.memory().free, size_t{424} << 10);
   EXPECT_THAT([&] { device.buffer_type().allocate(500 << 10); },
               ThrowsMessage<DeviceError>(
-                  HasSubstr("[CPU1] out of memory: 500.0 KiB asked for, 424.0 KiB free: use more devices")));
+                  HasSubstr("[CPU1] out of memory: 500.0 KiB requested, 424.0 KiB free: use more devices")));
   const auto other = cpus()[0]->buffer_type().allocate(500 << 10);  // each device has its own limit
   first.reset();
   EXPECT_EQ(device.memory().free, size_t{1} << 20);
@@ -130,7 +131,7 @@ TEST(CpuDevices, ReadEachOthersMemory) {
   EXPECT_TRUE(cpus()[0]->supports_buffer_type(cpus()[1]->buffer_type()));
   Device& null = Registry::instance().device("NULL0");
   EXPECT_FALSE(cpus()[0]->supports_buffer_type(null.buffer_type()));
-  // create_plan() reports a weight in memory that the device cannot read.
+  // create_plan() must report weights in memory that the device cannot read.
   TensorContext context;
   Tensor* weight = context.add("far", DType::kF32, {4, 1, 1, 1});
   const auto memory = allocate_tensors({&weight, 1}, null.buffer_type(), Usage::kWeights);
@@ -141,7 +142,7 @@ TEST(CpuDevices, ReadEachOthersMemory) {
               ThrowsMessage<DeviceError>(HasSubstr("[CPU0] cannot read far of '%scale_0 = scale(%far)")));
 }
 
-TEST(CpuDevices, UnsupportedNodesAreNamed) {
+TEST(CpuDevices, ErrorNamesUnsupportedNode) {
   Graph graph;
   Tensor* x = graph.input("x", DType::kF32, {4, 1, 1, 1});
   Tensor* node = graph.output(rms_norm(graph, x, {}, "norm"));

@@ -21,7 +21,8 @@ BackendReg& family() {
   return *Registry::instance().find_family("CPU");
 }
 
-/// y = normalised (a x). The product is large enough for a team, and the norm has a workspace per thread.
+/// A graph that computes `y = soft_max(a x)`. The product is large enough for a team. Its workspace depends on the
+/// number of threads.
 struct Work {
   Work() {
     a = weights.add("a", DType::kF32, {256, 192, 1, 1});
@@ -60,7 +61,7 @@ TEST(CpuFunctions, FeaturesNameTheInstructionSet) {
   EXPECT_THAT(value("hwloc"), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
 }
 
-TEST(CpuFunctions, ExtraBufferTypesAreTheMappedAndThePackedType) {
+TEST(CpuFunctions, ExtraBufferTypesAreMappedAndPacked) {
   Device& device = Registry::instance().device("CPU0");
   const auto types = find_function(family(), functions::kExtraBufferTypes)(device);
   ASSERT_EQ(types.size(), 2u);
@@ -78,7 +79,8 @@ TEST(CpuFunctions, ThreadsCanBeChangedBetweenRuns) {
   Work work;
   const auto plan = backend->create_plan(work.graph);
   const auto expected = work.run(*backend, *plan);
-  // The plan has workspaces for two threads. The backend is set to more threads, to fewer, and to two.
+  // The plan was created for two threads. The number of threads is changed to larger and smaller numbers, and back to
+  // two.
   for (const int threads : {5, 1, 3, 2}) {
     set_threads(*backend, threads);
     EXPECT_EQ(cpu.threads(), threads);
@@ -113,11 +115,11 @@ TEST(CpuFunctions, EventsAndPlansOutliveReplacedThreads) {
   set_threads(*backend, 1);
   event->synchronize();
   event->wait(*backend);
-  plan.reset();  // waits for its last run, on the replaced worker
+  plan.reset();  // waits for the last run of the plan, which the replaced threads executed
   backend->synchronize();
 }
 
-TEST(CpuFunctions, FailureIsThrownBeforeThreadsChange) {
+TEST(CpuFunctions, ChangeOfThreadsThrowsEarlierFailure) {
   const auto backend = Registry::instance().init("CPU0:threads=1");
   backend->enqueue({[](void*, const void*, bool) { fail<DeviceError>("broken"); }, nullptr, nullptr});
   EXPECT_THAT([&] { find_function(family(), functions::kSetThreads)(*backend, 2); },
@@ -129,7 +131,7 @@ TEST(CpuFunctions, AbortCallbackSurvivesAChangeOfThreads) {
   const auto backend = Registry::instance().init("CPU0:threads=1");
   bool stop = true;
   backend->set_abort_callback([&] { return stop; });
-  find_function(family(), functions::kSetThreads)(*backend, 2);  // keeps the callback
+  find_function(family(), functions::kSetThreads)(*backend, 2);  // must not remove the callback
   Work work;
   const auto plan = backend->create_plan(work.graph);
   EXPECT_EQ(backend->compute(*plan), Status::kAborted);
@@ -174,7 +176,7 @@ TEST(CpuFunctions, WaitingForQueuedWorkEndsAtTheTimeLimit) {
   const auto backend = Registry::instance().init("CPU0:threads=1");
   EXPECT_EQ(at(*backend, 0ns), Activity::kNone);
   test::Gate gate;
-  backend->hold();  // wait_for_queued also waits for held work
+  backend->hold();  // wait_for_queued must also wait for held work
   backend->enqueue(gate.task());
   EXPECT_EQ(at(*backend, 0ns), Activity::kWorks);
   const auto begin = std::chrono::steady_clock::now();

@@ -1,5 +1,5 @@
-// A product with experts reads only the weights of the chosen experts. The test makes all other weights unreadable
-// while the product runs.
+// A product with experts must read only the weights of the selected experts. During the product, the test makes all
+// other weights unreadable.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,9 +15,9 @@ namespace shoal::cpu {
 namespace {
 
 constexpr int64_t kRowLength = 1024, kExperts = 6;
-constexpr std::array<int32_t, 4> kChosen{1, 4, 4, 1};  // two experts for each of two tokens
+constexpr std::array<int32_t, 4> kChosen{1, 4, 4, 1};  // two experts per token, for two tokens
 
-/// While this object exists, the whole pages of a range of memory are unreadable.
+/// Makes all whole pages of a range of memory unreadable. The destructor makes the pages readable again.
 class Hidden {
  public:
   Hidden(std::byte* begin, size_t bytes) {

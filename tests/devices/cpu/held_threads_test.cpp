@@ -1,5 +1,5 @@
-// Teams with threads that do not run, as under load by other programs. A signal handler holds a thread at an arbitrary
-// point.
+// Tests of teams in which some threads do not run, for example because other programs use the cores. A signal handler
+// holds (stops) a thread at an arbitrary instruction.
 #include <gtest/gtest.h>
 #include <pthread.h>
 
@@ -37,9 +37,9 @@ void hold(int) {
   --threads_held;
 }
 
-/// Holds threads while this object exists. If another thread waits for a held thread, the test fails after 20 seconds.
-/// Does nothing under the thread sanitizer, which runs a signal handler only at the thread's next call of the C
-/// library. Such a call may never come.
+/// Holds threads during its lifetime. If another thread waits for a held thread, the test fails after 20 seconds. Does
+/// nothing under ThreadSanitizer, which delays a signal handler until the thread's next call of the C library. A thread
+/// may never make such a call.
 class Hold {
  public:
   explicit Hold(const std::vector<pthread_t>& threads) {
@@ -64,15 +64,15 @@ class Hold {
   struct sigaction before_ {};
 };
 
-/// All threads of a team except the calling thread. Call it inside Team::lead().
+/// Returns all threads of a team except the calling thread. The caller must be inside Team::lead().
 std::vector<pthread_t> helpers_of(Team& team) {
   static std::vector<pthread_t> found;
   static std::atomic<int> arrived;
-  usable_cores();  // reads the machine now, because the first read takes a lock
+  usable_cores();  // the first call takes a lock, which a held thread must not own
   found.assign(static_cast<size_t>(team.size()), pthread_self());
   arrived = 0;
   Tensor node;
-  // Every thread runs one part, because each part waits for all other parts. Kernels must not do this.
+  // Each part waits for all other parts, so that each thread runs exactly one part. Kernels must not do this.
   const Step step{[](const TeamContext& ctx, Tensor&) {
                     found[static_cast<size_t>(ctx.part)] = pthread_self();
                     ++arrived;
@@ -84,7 +84,7 @@ std::vector<pthread_t> helpers_of(Team& team) {
   return found;
 }
 
-/// A chain of steps. Each slot of a step depends on the sum of all slots of the previous step.
+/// A chain of steps. Each step computes its slots from the sum of all slots of the previous step.
 struct Chain {
   static constexpr int kParts = 3;
   explicit Chain(int length) : nodes(static_cast<size_t>(length)), slots(static_cast<size_t>(length + 1) * kParts, 1) {
@@ -111,14 +111,14 @@ std::vector<uint64_t> expected(int length) {
   return chain.slots;
 }
 
-TEST(HeldThreads, OtherThreadsDoTheWorkOfHeldThreads) {
+TEST(HeldThreads, WorkOfHeldThreadsIsDoneByOthers) {
   constexpr int kLength = 1000;
   const std::vector<uint64_t> want = expected(kLength);
   Team team(Chain::kParts);
   team.lead([&] {
     std::vector<pthread_t> helpers = helpers_of(team);
     ASSERT_EQ(helpers.size(), 2U);
-    for (; !helpers.empty(); helpers.pop_back()) {  // at first two threads are held, then one
+    for (; !helpers.empty(); helpers.pop_back()) {  // round 1 holds both helpers, round 2 holds one
       Chain chain(kLength);
       const Hold hold(helpers);
       EXPECT_EQ(team.run(chain.steps, Chain::kParts), nullptr);
@@ -138,7 +138,7 @@ TEST(HeldThreads, ThreadsMayBeHeldAtAnyMoment) {
     const std::vector<pthread_t> helpers = helpers_of(team);
     constexpr int kHolds = 60;
     std::atomic<int> holds{0};
-    // Thread 0 is also held. Each hold lasts about a millisecond.
+    // The leading thread is also held. Each hold takes about a millisecond.
     std::vector<pthread_t> all = helpers;
     all.push_back(pthread_self());
     std::thread tormentor([&] {
@@ -156,9 +156,9 @@ TEST(HeldThreads, ThreadsMayBeHeldAtAnyMoment) {
   });
 }
 
-/// One thread is held at an item until all items of other pieces are done.
+/// One thread waits at item kHeld until all items of all other pieces have run.
 TEST(HeldThreads, HeldThreadDelaysOnlyItsPiece) {
-  constexpr int64_t kItems = 200, kHeld = 100;  // first item of part 1; its first piece has 50 items
+  constexpr int64_t kItems = 200, kHeld = 100;  // first item of part 1, whose first piece has 50 items
   static std::atomic<int64_t> others;
   static std::atomic<bool> missed;
   static std::vector<std::atomic<int>> runs(kItems);
@@ -177,7 +177,7 @@ TEST(HeldThreads, HeldThreadDelaysOnlyItsPiece) {
   const Step step{run, &node};
   for (int round = 1; round <= 20; ++round) {
     others = 0;
-    Team team(2);  // a new team, in which no thread naps
+    Team team(2);  // in a new team, all threads are awake
     team.lead([&] { team.run({&step, 1}, 2); });
     for (const auto& count : runs) ASSERT_EQ(count, round);
   }
@@ -209,7 +209,7 @@ TEST(HeldThreads, WaitingThreadsSleep) {
   EXPECT_LT(used, 20'000'000) << "nanoseconds of CPU time in 200 milliseconds";
 }
 
-TEST(Claims, PiecesHalveTheRemainingItems) {
+TEST(Claims, EachPieceHasHalfOfRemainingItems) {
   std::vector<int64_t> sizes;
   for (int64_t piece = 0, end = 0; end < 13; ++piece) {
     const auto [first, last] = piece_of(13, piece);

@@ -1,4 +1,4 @@
-// Packed weights behave like weights in plain memory, whichever part of them is set or read.
+// Packed weights must behave like weights in plain memory, for every range that is written or read.
 #include "devices/cpu/packed_buffer.h"
 
 #include <gmock/gmock.h>
@@ -47,12 +47,12 @@ void set_bytes(Tensor& tensor, const Bytes& bytes) {
   tensor_set(tensor, bytes.data(), 0, bytes.size());
 }
 
-/// Bytes [offset, offset + size) of a tensor.
+/// The bytes [offset, offset + size) of a tensor.
 struct Range {
   size_t offset, size;
 };
 
-/// A random range, from empty to the whole tensor; often at the beginning of a row, often short.
+/// A random range of a tensor, which may be empty. Many ranges begin at the start of a row, and many are short.
 Range random_range(Random& random, const Tensor& tensor) {
   const size_t bytes = tensor.bytes(), row = bytes_for(tensor.dtype, tensor.shape[0]);
   Range range{random() % (bytes + 1), 0};
@@ -73,7 +73,7 @@ Rows random_rows(Random& random, const Tensor& tensor) {
   return rows;
 }
 
-/// Two equal weights with the same views, one in packed memory and one in plain memory.
+/// Two equal weights, one in packed memory and one in plain memory. Both have the same views.
 class Twins {
  public:
   Twins(DType dtype, const Shape& shape) {
@@ -90,7 +90,7 @@ class Twins {
   const Tensor& packed() const { return *packed_; }
   size_t faces() const { return faces_.size(); }
 
-  /// Changes both weights in the same way, or reads the same part of both.
+  /// Writes the same bytes to both weights, or reads the same range of both weights.
   void access(Random& random) {
     const auto [packed, plain] = faces_[random() % faces_.size()];
     SCOPED_TRACE(describe(*plain));
@@ -191,7 +191,7 @@ class PackedBuffer : public ::testing::TestWithParam<DType> {
   int64_t block() const { return traits(dtype()).block_elems; }
 };
 
-TEST_P(PackedBuffer, AccessesMatchPlainMemory) {
+TEST_P(PackedBuffer, ReadsAndWritesMatchPlainMemory) {
   Random random(static_cast<uint64_t>(dtype()) + 1);
   for (const int64_t k : block() == 1 ? std::vector<int64_t>{1, 37, 130} : std::vector{block(), 3 * block()}) {
     for (const Shape& shape : {Shape{k, 16, 1, 1}, {k, 33, 1, 1}, {k, 17, 3, 1}, {k, 47, 2, 2}, {k, 15, 1, 1}}) {
@@ -209,7 +209,8 @@ TEST_P(PackedBuffer, AccessesMatchPlainMemory) {
   }
 }
 
-/// The bytes are in another order than in plain memory. Otherwise the tests above would prove nothing.
+/// Packed memory must store bytes in a different order than plain memory. Otherwise, equal bytes in the tests above
+/// would prove nothing.
 TEST_P(PackedBuffer, RowsAreInterleaved) {
   if (!has_packed_form(dtype())) GTEST_SKIP() << "not packed";
   TensorContext weights;
@@ -223,7 +224,7 @@ TEST_P(PackedBuffer, RowsAreInterleaved) {
   EXPECT_EQ(bytes_of(*weight), bytes);
 }
 
-TEST_P(PackedBuffer, SizeIsWholeGroupsPlusLittlePadding) {
+TEST_P(PackedBuffer, SizeIsWholeGroupsPlusPadding) {
   BufferType& type = device().weights_type();
   const int64_t group = group_rows();
   TensorContext weights;
@@ -274,8 +275,8 @@ TEST_P(PackedBuffer, WritesDoNotAffectNeighbouringTensors) {
   }
 }
 
-/// Each of four threads sets its own bytes; every row contains bytes of all threads.
-TEST_P(PackedBuffer, ThreadsSetBytesOfSharedGroups) {
+/// Four threads write different bytes of the same rows.
+TEST_P(PackedBuffer, ThreadsMayWriteBytesOfOneGroup) {
   constexpr size_t kPiece = 7, kThreads = 4;
   TensorContext weights;
   Tensor* weight = weights.add("w", dtype(), {2 * block(), 2 * group_rows() + 17, 1, 1});
@@ -299,13 +300,14 @@ TEST_P(PackedBuffer, ThreadsSetBytesOfSharedGroups) {
   }
 }
 
-/// One thread sets whole groups, without reading their old contents, while another thread sets a part of a group.
-TEST_P(PackedBuffer, ThreadsSetWholeAndPartialGroups) {
+/// One thread overwrites whole groups without reading their old bytes. At the same time, another thread writes a part
+/// of a group.
+TEST_P(PackedBuffer, ThreadsMayWriteWholeAndPartialGroups) {
   const auto rows = static_cast<size_t>(group_rows());
   TensorContext weights;
   Tensor* weight = weights.add("w", dtype(), {2 * block(), 6 * group_rows(), 1, 1});
   const auto memory = allocate_tensors(weights.tensors(), device().weights_type(), Usage::kWeights);
-  const size_t row = weight->strides[1], half = 3 * rows * row + 5;  // inside the fourth group
+  const size_t row = weight->strides[1], half = 3 * rows * row + 5;  // `half` is inside the fourth group
   Random random(13);
   for (int round = 0; round < 20; ++round) {
     const Bytes expected = random_bytes(random, weight->bytes());
@@ -330,7 +332,7 @@ std::vector<DType> dtypes() {
 INSTANTIATE_TEST_SUITE_P(, PackedBuffer, ::testing::ValuesIn(dtypes()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-// --- placement in packed memory ---
+// Tests of placement in packed memory.
 
 Tensor* add_weight(TensorContext& weights, const char* name, int64_t rows = 33, DType dtype = DType::kQ4_0) {
   return weights.add(name, dtype, {128, rows, 1, 1});
@@ -396,7 +398,7 @@ TEST(PackedPlacement, ViewsOfWholeGroupsAreReadPacked) {
   EXPECT_EQ(where(reshape(graph, weight, {24, -1, 3, 2})), std::nullopt) << "other rows";
 }
 
-TEST(PackedPlacement, AliasesReferToWholeWeights) {
+TEST(PackedPlacement, AliasesMustReferToWholeWeights) {
   TensorContext weights;
   Tensor* weight = add_weight(weights, "weight");
   const auto memory = allocate_tensors(weights.tensors(), device().weights_type(), Usage::kWeights);
@@ -413,7 +415,7 @@ TEST(PackedPlacement, AliasesReferToWholeWeights) {
   memory->clear(3);
   EXPECT_EQ(bytes_of(*weight), filled(*weight, 3));
 
-  // A tensor that is not a view cannot record which rows of the weight it refers to.
+  // A tensor that is not a view cannot be an alias of some rows, because such a tensor does not record the rows.
   Graph graph;
   Tensor* view = slice(graph, weight, {1, group_rows(), 17});
   Buffer::place_view(*view);
@@ -450,7 +452,7 @@ TEST(PackedPlacement, UnplacedWeightsAreNoLongerPacked) {
       memory->unplace(*weight);
     }
     EXPECT_EQ(weight->buffer, nullptr);
-    // Now a tensor that is not packed is placed at the same address.
+    // A tensor that is not packed is placed at the same address.
     Tensor* plain = add_weight(weights, "plain", 8);
     memory->place(*plain, 0);
     memory->clear(9);
@@ -462,7 +464,7 @@ TEST(PackedPlacement, UnplacedWeightsAreNoLongerPacked) {
   }
 }
 
-/// Graphs and models are destroyed before the buffers of their tensors.
+/// Programs may destroy graphs and models before the buffers of their tensors.
 TEST(PackedPlacement, BufferCanBeClearedAfterTensorsAreDestroyed) {
   auto weights = std::make_unique<TensorContext>();
   for (const char* name : {"a", "b", "c"}) add_weight(*weights, name);
@@ -494,7 +496,7 @@ TEST(PackedPlacement, CopiesBetweenPackedAndPlainMemory) {
   set_bytes(*plain, Bytes(bytes.size()));
   tensor_copy(*back, *plain);
   EXPECT_EQ(bytes_of(*plain), bytes);
-  // Copies rows to another position in their group.
+  // Copies rows whose position inside the group changes.
   Graph graph;
   Tensor *from = slice(graph, packed, {1, 5, 20}), *to = slice(graph, back, {1, 2, 20});
   Buffer::place_view(*from);

@@ -17,7 +17,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::ThrowsMessage;
 
-/// Sets or unsets all variables, so that the environment of the test program has no effect.
+/// Sets or removes all environment variables that the settings read. So the environment of the test program has no
+/// effect.
 struct Variables {
   using Value = test::Environment::Value;
 
@@ -87,8 +88,8 @@ TEST(CpuSettings, ListLengthsMustAgree) {
   {
     const Variables variables("1,3", std::nullopt, "3");
     EXPECT_EQ(refusal_of(""),
-              "environment variable SHOAL_CPU_THREADS has 2 numbers for 3 CPU devices: give one for each, "
-              "or one for all");
+              "environment variable SHOAL_CPU_THREADS has 2 numbers for 3 CPU devices: give one, "
+              "or one per device");
   }
   {
     const Variables variables("1,3", "1,2,3");

@@ -23,10 +23,10 @@ double seconds(Clock::time_point begin, Clock::time_point end) {
   return duration<double>(end - begin).count();
 }
 
-/// Other programs may load the machine, so only the best of some tries must meet the limits.
+/// Number of tries. Only the best try must meet the limits, because other programs may use the cores.
 constexpr int kTries = 300;
 
-TEST(Slowdown, WaitsInProportion) {
+TEST(Slowdown, WaitIsProportionalToWork) {
   for (const double took : {20e-6, 200e-6, 5e-3}) {
     double best = std::numeric_limits<double>::max();
     for (int i = 0; i < kTries && best > 1.02; ++i) {
@@ -57,7 +57,7 @@ TEST(Slowdown, StopCallbackEndsTheWait) {
   EXPECT_EQ(asked, 3);
 }
 
-/// Products that a device computes in about a millisecond. All data fits into the caches.
+/// Four products, which a device computes in about a millisecond. All tensors fit into the cache.
 class Products {
  public:
   Products() : backend_(Registry::instance().device("CPU0").init("threads=1")) {
@@ -70,10 +70,10 @@ class Products {
   Backend& backend() { return *backend_; }
   GraphPlan& plan() { return *plan_; }
 
-  /// Times of one run, recorded by host tasks in the stream.
+  /// Times of one run. Host tasks before and after the run record `begin` and `end`.
   struct Times {
     Clock::time_point begin, end;
-    std::vector<Clock::time_point> asked;  ///< calls of the abort callback
+    std::vector<Clock::time_point> asked;  ///< times of the calls of the abort callback
   };
   Times run() {
     Times times;
@@ -106,14 +106,15 @@ TEST(Slowdown, FactorMultipliesTheTimeOfWork) {
   const size_t of_work = questions_of_work();
   const test::CpuConfiguration configuration("devices=1,slowdown=3");
   Products products;
-  // On a busy machine most runs may wait too long, so the test uses the lower quartile.
+  // On a busy machine, the wait that slows the device down can be too long in most runs. So the test uses the lower
+  // quartile of the ratios.
   double quartile = 0;
   for (int round = 0; round < 10 && std::abs(quartile - 3) > 0.06; ++round) {
     std::vector<double> ratios;
     for (int i = 0; i < 40; ++i) {
       const Products::Times times = products.run();
       ASSERT_GT(times.asked.size(), of_work) << "the abort callback is not called during the wait";
-      const auto waits = times.asked[of_work];  // the first call after the work is done
+      const auto waits = times.asked[of_work];  // the first call of the callback after the work
       ratios.push_back(seconds(times.begin, times.end) / seconds(times.begin, waits));
     }
     std::nth_element(ratios.begin(), ratios.begin() + 10, ratios.end());
@@ -127,7 +128,7 @@ TEST(Slowdown, HostTasksAreNotSlowed) {
   Products products;
   double best = std::numeric_limits<double>::max();
   for (int i = 0; i < kTries && best > 0.5; ++i) {
-    // If the host task were slowed, its millisecond of work would take a second.
+    // If the slowdown applied to host tasks, this millisecond of work would take a second.
     const auto begin = Clock::now();
     const auto work = [](void*, const void*, bool) {
       const auto end = Clock::now() + std::chrono::milliseconds(1);

@@ -1,4 +1,4 @@
-// The cores of teams: each thread reads back its affinity from the system.
+// Tests of the cores of teams. Each thread asks the system for its affinity.
 #include "devices/cpu/team.h"
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ bool binding_works() {
   return works;
 }
 
-/// The cores that each thread of a team may use.
+/// For each thread of a team, returns the cores that the thread may use.
 std::vector<Cores> cores_of_threads(int threads, const Cores& cores) {
   static std::vector<Cores> seen;
   static std::atomic<int> arrived;
@@ -55,10 +55,10 @@ std::vector<Cores> cores_of_threads(int threads, const Cores& cores) {
   const Step step{[](const TeamContext& ctx, Tensor&) {
                     seen[static_cast<size_t>(ctx.part)] = cores_of_this_thread();
                     ++arrived;
-                    while (arrived < ctx.parts) std::this_thread::yield();  // so each thread runs one part
+                    while (arrived < ctx.parts) std::this_thread::yield();  // waits until each thread runs one part
                   },
                   &node};
-  std::thread([&] {  // a thread of its own, because the team changes its affinity
+  std::thread([&] {  // a new thread, because the team changes the affinity of its leading thread
     Team team(threads, cores);
     team.lead([&] { team.run({&step, 1}, threads); });
   })
@@ -75,7 +75,7 @@ TEST(Team, AllThreadsRunOnTheGivenCores) {
   }
 }
 
-/// For each device, the cores that the first thread of its team may use.
+/// For each device, returns the cores that the first thread of its team may use.
 std::vector<Cores> cores_of_devices(int devices, const char* params) {
   std::vector<std::unique_ptr<Backend>> backends;
   std::vector<Cores> cores(static_cast<size_t>(devices));

@@ -24,7 +24,7 @@ namespace {
 
 const std::vector<Node> kTwoNodes{{0, {0, 1, 2, 3}}, {2, {8, 9, 10, 11}}};
 
-constexpr size_t kOdd = (size_t{9} << 20) + 12345;  ///< several huge pages and a remainder
+constexpr size_t kOdd = (size_t{9} << 20) + 12345;  ///< the size of several huge pages plus a remainder
 
 TEST(DivideCores, DefaultIsOneDevicePerNode) {
   const auto sets = divide_cores(kTwoNodes, 0);
@@ -52,11 +52,11 @@ TEST(DivideCores, DevicesGetEvenDisjointCoreSets) {
 TEST(DivideCores, CoreSetsOfSeveralNodesHaveNoNodeNumber) {
   const auto sets = divide_cores(kTwoNodes, 3);
   EXPECT_EQ(sets[0].node, 0);
-  EXPECT_EQ(sets[1].node, -1);  // has cores 2, 3 and 8
+  EXPECT_EQ(sets[1].node, -1);  // this set has cores 2, 3 and 8
   EXPECT_EQ(sets[2].node, 2);
 }
 
-TEST(DivideCores, DevicesThatOutnumberCoresShareThem) {
+TEST(DivideCores, DevicesThatOutnumberCoresShareCores) {
   const auto sets = divide_cores(kTwoNodes, 20);
   ASSERT_EQ(sets.size(), 20U);
   std::set<int> used;
@@ -88,7 +88,7 @@ TEST(DivideCores, CoreCountsAreProportionalToThreads) {
   EXPECT_EQ(counts(3, {5}), (std::vector<size_t>{2, 3, 3})) << "one number for all";
 }
 
-TEST(DivideCores, EveryThreadHasACoreIfThereAreEnough) {
+TEST(DivideCores, EveryThreadGetsACoreIfCoresSuffice) {
   for (int a = 1; a <= 6; ++a) {
     for (int b = 1; a + b <= 7; ++b) {
       const std::vector<int> threads{a, b, 8 - a - b};
@@ -98,7 +98,7 @@ TEST(DivideCores, EveryThreadHasACoreIfThereAreEnough) {
   }
 }
 
-TEST(DivideCores, UnevenDevicesShareCoresIfTheyOutnumberThem) {
+TEST(DivideCores, DevicesWithUnevenThreadsMayShareCores) {
   std::vector<int> threads(20, 1);
   threads[7] = 1000;
   for (const CoreSet& set : divide_cores(kTwoNodes, 20, threads)) {
@@ -138,7 +138,7 @@ TEST(Machine, AllocatedMemoryIsAlignedOrNull) {
       void* data = allocate_on_node(size, node);
       ASSERT_NE(data, nullptr);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0U);
-      std::memset(data, 1, size);  // all of the memory is accessible
+      std::memset(data, 1, size);  // writes every byte
       free_memory(data, size);
     }
     for (size_t size : {~size_t{0}, ~size_t{0} - 4096, ~size_t{0} / 2, size_t{1} << 60}) {
@@ -154,8 +154,8 @@ TEST(CoresOfTeam, AreTheDeviceCoresUnlessCoresAreShared) {
       << "devices that share cores may use all cores";
 }
 
-// A process reads the machine only once. So tests of other machines or settings run in processes of their own, with
-// this environment.
+// Runs a test in a new process with this environment. A process reads the topology of the machine only once, so each
+// simulated machine needs a new process.
 void run_alone(const std::string& environment, const std::string& test) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   const std::string command =
@@ -243,7 +243,7 @@ TEST(ChildProcess, DISABLED_MemoryIsBoundToItsNode) {
     }
     std::memset(data, 1, size);
     free_memory(data, size);
-    std::vector<std::vector<char>> others;  // vectors of many sizes, which would reuse any part of the freed memory
+    std::vector<std::vector<char>> others;  // vectors of many sizes, which can reuse all freed memory
     for (size_t bytes = 8; bytes <= size; bytes += 1 + bytes / 4) {
       others.emplace_back(bytes);
       ASSERT_EQ(syscall(SYS_get_mempolicy, &mode, nodes, sizeof(nodes) * 8, others.back().data(), MPOL_F_ADDR), 0);
@@ -259,7 +259,7 @@ TEST(Machine, MemoryIsBoundToItsNode) {
   run_alone("HWLOC_SYNTHETIC='numa:2 core:1 pu:1' HWLOC_THISSYSTEM=1", "MemoryIsBoundToItsNode");
 }
 
-/// The value of `key` in /proc/self/smaps for the mapping that contains an address; "" if absent.
+/// Returns the value of `key` in /proc/self/smaps for the mapping that contains `data`; "" if there is no such key.
 std::string mapping_line(const void* data, const std::string& key) {
   std::ifstream file("/proc/self/smaps");
   const auto address = reinterpret_cast<uintptr_t>(data);

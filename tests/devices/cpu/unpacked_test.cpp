@@ -1,5 +1,5 @@
-// Graphs over packed weights give the same results as plain weights: equal within rounding if kernels read packed rows,
-// and exactly equal if a plan unpacks the weights first.
+// Graphs must give the same results with packed weights as with plain weights. If kernels read packed rows, the results
+// may differ by rounding. If a plan first unpacks the weights, the results must be bit-identical.
 #include "devices/cpu/unpacked.h"
 
 #include <gtest/gtest.h>
@@ -23,11 +23,11 @@ namespace shoal::cpu {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-/// Adds weights and inputs, and returns the result.
+/// Adds weights and inputs to a graph, and returns the node with the result.
 using Build = std::function<Tensor*(Graph&, TensorContext&)>;
 
-constexpr int32_t kIdLimit = 13;      // all ids are smaller than this
-constexpr int64_t kEncodedRows = 37;  // distinct encoded rows
+constexpr int32_t kIdLimit = 13;      // exclusive upper limit of ids
+constexpr int64_t kEncodedRows = 37;  // number of different encoded rows
 
 Device& device() {
   return Registry::instance().device("CPU0");
@@ -45,7 +45,8 @@ Bytes random_rows(DType dtype, int64_t length, int64_t rows, std::mt19937_64& ra
   return bytes;
 }
 
-/// Encoding every row would take most of the time of these tests. So leaves repeat a few rows, which are encoded once.
+/// Returns a few encoded rows of the dtype. All leaves repeat these rows, because encoding every row would take too
+/// long.
 const Bytes& encoded_rows(DType dtype, int64_t length) {
   static std::map<std::pair<DType, int64_t>, Bytes> known;
   Bytes& rows = known[{dtype, length}];
@@ -76,7 +77,7 @@ struct Weights {
   std::unique_ptr<Buffer> memory;
 };
 
-/// A graph with its weights in memory of one type. Several graphs may share the weights.
+/// A graph whose weights have memory of one buffer type. Several graphs may use the same weights.
 class Placed {
  public:
   Placed(const Build& build, BufferType& type, std::shared_ptr<Weights> weights = std::make_shared<Weights>())
@@ -127,7 +128,7 @@ Outcome run(const Build& build, BufferType& type, Backend& backend) {
   return {placed.result(), plan->allocated_bytes()};
 }
 
-/// Sum of squared differences / sum of squared expected values, for f32.
+/// Sum of squared differences divided by the sum of squared expected values. All values are f32.
 double error_of(const Bytes& got, const Bytes& expected) {
   const auto *a = reinterpret_cast<const float*>(got.data()), *b = reinterpret_cast<const float*>(expected.data());
   double off = 0, squares = 0;
@@ -138,7 +139,7 @@ double error_of(const Bytes& got, const Bytes& expected) {
 class PackedWeights : public ::testing::TestWithParam<DType> {
  protected:
   DType dtype() const { return GetParam(); }
-  /// Row length. It is not a multiple of 64 if the dtype permits this.
+  /// Row length of the weights. If the dtype permits, the length is not a multiple of 64.
   int64_t k() const {
     const int64_t block = traits(dtype()).block_elems;
     return block == 1 ? 75 : 3 * block;
@@ -146,7 +147,7 @@ class PackedWeights : public ::testing::TestWithParam<DType> {
   Tensor* weight(TensorContext& w, int64_t rows, int64_t matrices = 1) const {
     return w.add("w", dtype(), {k(), rows, matrices, 1});
   }
-  /// Expects that kernels read the packed rows: the plan needs no more memory than with plain weights.
+  /// Expects that kernels read the packed rows. The plan must then need exactly as much memory as with plain weights.
   void expect_read_packed(const Build& build, double tolerance) {
     for (const auto& backend : backends_) {
       const Outcome expected = run(build, device().buffer_type(), *backend);
@@ -157,7 +158,8 @@ class PackedWeights : public ::testing::TestWithParam<DType> {
     }
   }
 
-  /// Expects that the plan contains one unpacked copy of the weights. Some types are never packed.
+  /// Expects that the plan contains exactly one unpacked copy of the weights. For dtypes that are never packed, expects
+  /// no copy.
   void expect_unpacked(const Build& build, size_t weight_bytes) {
     if (kernels().weights[static_cast<size_t>(dtype())].packed.pack == nullptr) weight_bytes = 0;
     for (const auto& backend : backends_) {
@@ -278,7 +280,7 @@ TEST_P(PackedWeights, OpsWithoutPackedKernelsUnpackWeights) {
   with_op([](Graph& g, Tensor* w) { return add(g, w, w); });
   with_op([](Graph& g, Tensor* w) { return glu_fused(g, slice(g, w, {0, 1, 74}), GluKind{}); });
   with_op([](Graph& g, Tensor* w) { return soft_max(g, w, nullptr, nullptr, {1.0f}); });
-  with_op([](Graph& g, Tensor* w) {  // the weight is the matrix of columns
+  with_op([](Graph& g, Tensor* w) {  // the weight is the second operand of the product
     return mul_mat(g, g.input("a", DType::kF32, {w->shape[0], 19, 1, 1}), w);
   });
   with_op([](Graph& g, Tensor* w) { return mul_mat(g, transpose(g, w), contiguous(g, transpose(g, w))); });
@@ -287,11 +289,12 @@ TEST_P(PackedWeights, OpsWithoutPackedKernelsUnpackWeights) {
 INSTANTIATE_TEST_SUITE_P(, PackedWeights, ::testing::ValuesIn(test::weight_types()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-// --- plans ---
+// Tests of plans that unpack weights.
 
 constexpr Shape kShape{64, 40, 1, 1};
 
-/// Uses two weights. Several nodes need each weight unpacked, and products also read both weights packed.
+/// A graph with two weights. Several nodes read each weight in unpacked form. Products also read both weights in packed
+/// form.
 Tensor* build_several(Graph& g, TensorContext& w) {
   const auto weight = [&](const char* name, DType dtype) {
     Tensor* known = w.find(name);
@@ -381,8 +384,8 @@ TEST(UnpackedPlans, GraphRangesUnpackTheirWeights) {
   expect_close(placed.result(), expected_of(1, 2));
 }
 
-/// The first graph is destroyed before the plan runs for the second.
-TEST(UnpackedPlans, PlansMoveToAnotherGraph) {
+/// The first graph is destroyed before the plan runs with the second graph.
+TEST(UnpackedPlans, PlansCanBeUpdatedForAnotherGraph) {
   const auto backend = device().init("threads=2");
   auto first = std::make_unique<Placed>(build_several, device().weights_type());
   const auto plan = backend->create_plan(first->graph(), {.cuts = {2, 4}});
@@ -401,7 +404,7 @@ TEST(UnpackedPlans, PlansMoveToAnotherGraph) {
   run_for(*second, 2);
   run_for(*second, 3);
   EXPECT_EQ(plan->allocated_bytes(), allocated);
-  // Now the weights move to plain memory, and then back to packed memory.
+  // The weights move to plain memory and then back to packed memory.
   for (BufferType* type : {&device().buffer_type(), &device().weights_type()}) {
     const std::shared_ptr<Weights> weights = second->weights();
     for (Tensor* weight : weights->tensors.tensors()) weights->memory->unplace(*weight);

@@ -30,11 +30,11 @@ TEST(MaySpin, IsTrueOnlyWhileEveryThreadHasACore) {
 }
 
 TEST(Counter, WaitersSeePublishedData) {
-  for (int crowd : {0, 1000}) {  // 0: threads spin; 1000: threads park at once
+  for (int crowd : {0, 1000}) {  // 0: waiting threads spin; 1000: waiting threads park at once
     const ThreadCount count(crowd);
     Counter counter;
     constexpr uint64_t kSteps = 2000;
-    std::vector<uint64_t> data(kSteps + 1, 0);  // published to the waiting threads by the counter
+    std::vector<uint64_t> data(kSteps + 1, 0);  // the counter publishes the data to the waiting threads
     std::vector<std::thread> waiters;
     for (int w = 0; w < 3; ++w) {
       waiters.emplace_back([&] {
@@ -53,7 +53,8 @@ TEST(Counter, WaitersSeePublishedData) {
   }
 }
 
-/// Number of times that a yielding thread runs while another thread on the same core spins for 20 ms.
+/// A host thread yields in a loop. Another thread on the same core spins for 20 ms. Returns how often the host thread
+/// runs during these 20 ms.
 int turns_beside_a_spinning_thread() {
   cpu_set_t core;
   CPU_ZERO(&core);
@@ -65,7 +66,7 @@ int turns_beside_a_spinning_thread() {
     sched_setaffinity(0, sizeof(core), &core);
     for (; !done; ++turns) std::this_thread::yield();
   });
-  std::thread([&] {  // a new thread for each call, because a thread remembers that a yield was costly
+  std::thread([&] {  // a new thread, because a thread remembers that a yield took a long time
     sched_setaffinity(0, sizeof(core), &core);
     while (turns == 0) std::this_thread::yield();
     const Counter never;
@@ -82,13 +83,13 @@ int turns_beside_a_spinning_thread() {
 TEST(Counter, SpinningThreadsYieldToHostThreads) {
   constexpr int kMany = 200, kTries = 200;
   const ThreadCount all(usable_cores());
-  int most = 0;  // other programs may take the core in some tries
+  int most = 0;  // result of the best try, because other programs may use the core
   for (int i = 0; i < kTries && most < kMany; ++i) most = std::max(most, turns_beside_a_spinning_thread());
   EXPECT_GE(most, kMany);
 }
 
 TEST(Counter, ParkedThreadSleepsUntilItsValueIsReached) {
-  const ThreadCount crowd(1000);  // so no thread spins
+  const ThreadCount crowd(1000);  // more threads than cores, so that no thread spins
   Counter counter;
   constexpr uint64_t kTarget = 200;
   std::atomic<bool> begun{false};
@@ -103,7 +104,7 @@ TEST(Counter, ParkedThreadSleepsUntilItsValueIsReached) {
   });
   while (!begun) std::this_thread::yield();
   for (uint64_t value = 1; value <= kTarget; ++value) {
-    std::this_thread::sleep_for(std::chrono::microseconds(200));  // long enough to wake up and sleep again
+    std::this_thread::sleep_for(std::chrono::microseconds(200));  // enough time for the thread to wake and sleep again
     counter.advance_to(value);
   }
   waiter.join();
@@ -126,7 +127,7 @@ TEST(Counter, ThreadsParkedForDifferentValuesAllWake) {
   }
 }
 
-TEST(WorkQueue, IsFirstInFirstOutBetweenTwoThreads) {
+TEST(WorkQueue, KeepsOrderBetweenTwoThreads) {
   WorkQueue<uint64_t, 4> queue(2);
   Counter pushed;
   constexpr uint64_t kItems = 50000;

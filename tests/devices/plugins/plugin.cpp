@@ -1,4 +1,5 @@
-// A family with one device, which is a NULL device under another name. Macros select special properties or defects.
+// A plug-in with one family and one device. The device is a NULL device with another name. Macros select special
+// properties or defects.
 #include "devices/plugin.h"
 #include "base/error.h"
 #include "tests/support/null/null_device.h"

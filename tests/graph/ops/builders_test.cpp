@@ -1,5 +1,5 @@
-// Every builder of graph/ops/ops.h passes its sources and parameters to the right places. The nodes are compared as
-// golden text.
+// Every builder of graph/ops/ops.h stores its sources and parameters in the correct fields of the node. The tests
+// compare the nodes with golden text.
 #include <gtest/gtest.h>
 
 #include "graph/ops/ops.h"

@@ -1,5 +1,5 @@
-// Shape inference of every op: results and error messages. Each test case is a graph as text that declares its leaves;
-// its last line is the node under test, %y.
+// Tests of the shape inference of every op. The tests check results and error messages. Each case is a graph in text
+// form. The last line of the text is the node under test, %y.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -145,7 +145,7 @@ const Case kResults[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Ops, Infers, testing::ValuesIn(kResults));
 
-TEST(InferTable, EveryOpHasAResultRow) {
+TEST(InferTable, EveryOpHasARow) {
   std::set<Op> seen;
   for (const Case& row : kResults) {
     Graph graph;
@@ -202,19 +202,19 @@ const Case kErrors[] = {
     {"weight %t f32 [4, 9, 2]\ninput %i i32 [3]\n%y = get_rows(%t, %i)",
      "[get_rows y] expected c = 2 on axis 1 of ids, got 1 (table: t f32 [4, 9, 2], ids: i i32 [3])"},
     {"weight %t f32 [4, 9]\ninput %i i32 [3]\n%y = get_rows(%t, %i) {ranges=[9223372036854775807:9]}",
-     "[get_rows y] expected ranges of indices, got 9223372036854775807:9 (table: t f32 [4, 9], ids: i i32 [3])"},
+     "[get_rows y] expected index ranges below 2^63, got 9223372036854775807:9 (table: t f32 [4, 9], ids: i i32 [3])"},
     {"weight %t f32 [4, 9]\ninput %i i32 [3]\n%y = get_rows(%t, %i) {ranges=[0:4,6:4]}",
-     "[get_rows y] expected ranges that add up to 9, got 8 (table: t f32 [4, 9], ids: i i32 [3])"},
+     "[get_rows y] expected index ranges with a total length of 9, got 8 (table: t f32 [4, 9], ids: i i32 [3])"},
     {"weight %t f32 [4, 9]\ninput %i i32 [3]\n%y = get_rows(%t, %i) {ranges=[-1:9]}",
-     "[get_rows y] expected ranges of indices >= 0, got -1:9 (table: t f32 [4, 9], ids: i i32 [3])"},
+     "[get_rows y] expected no negative indices, got -1:9 (table: t f32 [4, 9], ids: i i32 [3])"},
     {"cache %c f32 [8, 4]\ninput %i i32 [3]\n%r = slice(%c) {axis=1, length=3}\n%y = set_rows(%c, %r, %i)",
-     "[set_rows y] expected rows outside the cache, got a part of it, which changes while it is read: copy "
-     "it first (contiguous) (cache: c f32 [8, 4], rows: r f32 [8, 3], ids: i i32 [3])"},
+     "[set_rows y] expected rows outside the cache, got a view of the cache, which this op changes: copy the "
+     "view first (contiguous) (cache: c f32 [8, 4], rows: r f32 [8, 3], ids: i i32 [3])"},
     {"input %c f32 [8, 4]\ninput %r f32 [8, 3]\ninput %i i32 [3]\n%y = set_rows(%c, %r, %i)",
      "[set_rows y] expected a cache that is persistent or the result of another set_rows, got none "
      "(cache: c f32 [8, 4], rows: r f32 [8, 3], ids: i i32 [3])"},
     {"weight %c f32 [8, 4]\ninput %r f32 [8, 3]\ninput %i i32 [3]\n%y = set_rows(%c, %r, %i)",
-     "[set_rows y] expected a cache, got a weight, which graphs only read: add it as Role::kCache "
+     "[set_rows y] expected a cache, got a weight, which graphs only read: add the tensor as Role::kCache "
      "(cache: c f32 [8, 4], rows: r f32 [8, 3], ids: i i32 [3])"},
     {"cache %c f32 [8, 4]\ninput %r f32 [8, 3]\ninput %i i32 [2]\n%y = set_rows(%c, %r, %i)",
      "[set_rows y] expected ids of shape [3], got [2] (cache: c f32 [8, 4], rows: r f32 [8, 3], ids: i i32 [2])"},
@@ -237,7 +237,7 @@ const Case kErrors[] = {
     {"input %x i32 [4]\n%y = unary(%x)", "[unary y] expected x of a float dtype, got i32 (x: x i32 [4])"},
     {"input %x f32 [4]\n%y = clamp(%x) {min=2, max=1}", "[clamp y] expected min <= max, got 2 and 1 (x: x f32 [4])"},
     {"input %g f32 [5]\n%y = glu(%g)",
-     "[glu y] expected an even axis 0 of the fused gate and up, got 5 (gate: g f32 [5])"},
+     "[glu y] expected an even length of axis 0 of the fused gate and up, got 5 (gate: g f32 [5])"},
     {"input %g f32 [4]\ninput %u f16 [4]\n%y = glu(%g, %u)",
      "[glu y] expected up of dtype f32, got f16 (gate: g f32 [4], up: u f16 [4])"},
     {"input %x f32 [4]\n%y = rms_norm(%x) {eps=-1}", "[rms_norm y] expected eps >= 0, got -1 (x: x f32 [4])"},
@@ -271,7 +271,7 @@ const Case kErrors[] = {
     {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 20, 2]\n%y = attention(%q, %k, %k) {parts=-1}",
      "[attention y] expected parts >= 0, got -1 (q: q f32 [16, 5, 8], k: k f16 [16, 20, 2], v: k f16 [16, 20, 2])"},
     {"input %x f32 [13, 8, 5, 3]\ninput %l f32 [2, 8, 5]\n%y = merge_attention(%x, %l)",
-     "[merge_attention y] expected the lse of at least the 3 given parts, got 2 "
+     "[merge_attention y] expected the lse of at least 3 parts, got the lse of 2 "
      "(parts: x f32 [13, 8, 5, 3], lse: l f32 [2, 8, 5])"},
     {"input %x f32 [13, 8, 5, 3]\ninput %l f32 [3, 8, 4]\n%y = merge_attention(%x, %l)",
      "[merge_attention y] expected lse of shape [3, 8, 5], got [3, 8, 4] "
@@ -301,29 +301,29 @@ const Case kErrors[] = {
      "(q: q f32 [8, 2, 5], k: k f32 [8, 2, 5], v: v f32 [8, 6, 5], decay: a f32 [6, 5], beta: b f32 [2, 5], "
      "state: s f32 [8, 8, 6], positions: p i32 [5])"},
     {"input %x f32 [40]\n%y = cast(%x) {dtype=q4_0}",
-     "[cast y] expected a result with axes >= 0 and whole blocks of 32 q4_0 elements that fits into memory, got [40] "
-     "(x: x f32 [40])"},
+     "[cast y] expected a result that fits in memory, with lengths >= 0 and whole blocks of 32 q4_0 elements, got "
+     "[40] (x: x f32 [40])"},
     {"input %a f32 [4, 2]\ninput %b f32 [3, 2]\n%y = concat(%a, %b) {axis=1}",
      "[concat y] expected x1 of shape [4, 2], got [3, 2] (x0: a f32 [4, 2], x1: b f32 [3, 2])"},
     {"input %a f32 [4]\n%y = concat(%a) {axis=4}", "[concat y] expected an axis in [0, 3], got 4 (x: a f32 [4])"},
     {"input %x f32 [4]\n%y = repeat(%x) {shape=[6,1,1,1]}",
-     "[repeat y] expected a multiple of 4 on axis 0, got 6 (x: x f32 [4])"},
-    {"%y = fill() {dtype=q8_0, shape=[32,1,1,1]}", "[fill y] expected a plain dtype, got q8_0"},
+     "[repeat y] expected a multiple of 4 as length of axis 0, got 6 (x: x f32 [4])"},
+    {"%y = fill() {dtype=q8_0, shape=[32,1,1,1]}", "[fill y] expected a dtype that is not quantised, got q8_0"},
     {"%y = fill() {shape=[-1,1,1,1]}",
-     "[fill y] expected a result with axes >= 0 and whole blocks of 1 f32 elements that fits into memory, got [-1]"},
+     "[fill y] expected a result that fits in memory, with lengths >= 0 and whole blocks of 1 f32 elements, got [-1]"},
     {"input %x f32 [6, 4]\n%t = permute(%x) {axes=[1,0,2,3]}\n%y = reshape(%t) {shape=[24,1,1,1]}",
      "[reshape y] expected a contiguous tensor, got a view with gaps or permuted axes: use contiguous() first "
      "(x: t f32 [4, 6])"},
     {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[5,5,1,1]}",
      "[reshape y] expected 24 elements, got 25 in shape [5, 5] (x: x f32 [6, 4])"},
     {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[-1,-1,1,1]}",
-     "[reshape y] expected axes >= 0, except at most one -1, got -1, -1, 1, 1 (x: x f32 [6, 4])"},
+     "[reshape y] expected lengths >= 0, except at most one -1, got -1, -1, 1, 1 (x: x f32 [6, 4])"},
     {"input %x f32 [6, 0]\n%y = reshape(%x) {shape=[-1,0,1,1]}",
-     "[reshape y] expected no axis of length 0 next to the inferred axis, got -1, 0, 1, 1 (x: x f32 [6, 0])"},
+     "[reshape y] expected no axis of length 0 in addition to the inferred axis, got -1, 0, 1, 1 (x: x f32 [6, 0])"},
     {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[5,-1,1,1]}",
      "[reshape y] expected a multiple of 5 elements for the shape 5, -1, 1, 1, got 24 (x: x f32 [6, 4])"},
     {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[9223372036854775807,-1,9223372036854775807,1]}",
-     "[reshape y] expected axes >= 0, except at most one -1, got 9223372036854775807, -1, 9223372036854775807, 1 "
+     "[reshape y] expected lengths >= 0, except at most one -1, got 9223372036854775807, -1, 9223372036854775807, 1 "
      "(x: x f32 [6, 4])"},
     {"input %x f32 [6, 4]\n%y = slice(%x) {axis=1, begin=3, length=2}",
      "[slice y] expected begin and length within the 4 indices of axis 1, got 3 and 2 (x: x f32 [6, 4])"},
@@ -343,7 +343,7 @@ const Case kErrors[] = {
     {"input %x f32 [6]\n%y = reduce_scatter(%x) {counts=[6,-1]}",
      "[reduce_scatter y] expected counts >= 0 that fit into memory, got -1 (x: x f32 [6])"},
     {"input %x f32 [6]\n%y = all_to_all(%x) {counts=[1,2,3]}",
-     "[all_to_all y] expected counts of n * n entries, got 3 (x: x f32 [6])"},
+     "[all_to_all y] expected n * n counts for n ranks, got 3 (x: x f32 [6])"},
     {"input %x f32 [6, 4]\n%t = permute(%x) {axes=[1,0,2,3]}\n%y = all_reduce(%t)",
      "[all_reduce y] expected a contiguous operand, got a view with gaps or permuted axes: use contiguous() first "
      "(x: t f32 [4, 6])"},

@@ -1,4 +1,5 @@
-// Strides and offsets of views depend only on the view op, and every element is at the expected byte.
+// Tests of views. The strides and the offset of a view depend only on the view op and on the source of the view. Every
+// element is at the expected byte offset.
 #include <gtest/gtest.h>
 
 #include "graph/ops/ops.h"
@@ -13,7 +14,7 @@ size_t byte_of(const Tensor& tensor, const Shape& index) {
   return byte;
 }
 
-TEST(Views, SlicesEveryAxis) {
+TEST(Views, SlicesOfEveryAxisKeepStrides) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {10, 6, 4, 3});
   const size_t strides[] = {4, 40, 240, 960};

@@ -1,5 +1,5 @@
-// Model-based test. Tensors on a split device and plain arrays get the same changes, by blocking and queued access,
-// copies and graphs. Tensor and array must stay equal byte for byte.
+// Model-based test. Random calls make the same changes to a tensor of a meta device and to a plain array. The calls are
+// blocking accesses, queued accesses, copies and graphs. The tensor and the array must have equal bytes.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ class CacheModel {
   }
 
   ~CacheModel() {
-    for (One& one : ones_) one.writer.reset();  // destroyed before the backend that made its plan
+    for (One& one : ones_) one.writer.reset();  // each writer is destroyed before the backend of its plan
   }
   CacheModel(const CacheModel&) = delete;
   CacheModel& operator=(const CacheModel&) = delete;
@@ -94,7 +94,7 @@ class CacheModel {
     Tensor *rows = nullptr, *ids = nullptr;
     std::unique_ptr<GraphPlan> plan;
   };
-  /// A tensor of the split device, an equal tensor on a simple device, and the expected bytes of both.
+  /// A tensor of the meta device, an equal tensor of a simple device, and the expected bytes of the two tensors.
   struct One {
     Tensor *tensor = nullptr, *beside = nullptr;
     Bytes plain, beside_plain;
@@ -132,19 +132,19 @@ class CacheModel {
     const size_t offset = rng_() % (one.plain.size() + 1);
     return {offset, rng_() % (one.plain.size() - offset + 1)};
   }
-  /// Random rows inside the tensor, and a stride for the host memory.
+  /// Random rows inside the tensor, and a random stride for the rows in host memory.
   Block block(const One& one) {
     const size_t bytes = one.plain.size();
     Rows rows;
     rows.row_bytes = 1 + rng_() % bytes;
-    if (pick(2) == 0) rows.row_bytes = 1 + rng_() % std::min<size_t>(bytes, 40);  // makes several rows likely
+    if (pick(2) == 0) rows.row_bytes = 1 + rng_() % std::min<size_t>(bytes, 40);  // short rows make several rows likely
     rows.stride = rows.row_bytes + rng_() % 7;
     rows.rows = 1 + rng_() % ((bytes - rows.row_bytes) / rows.stride + 1);
     rows.offset = rng_() % (bytes - rows.row_bytes - (rows.rows - 1) * rows.stride + 1);
     return {rows, rows.row_bytes + rng_() % 5};
   }
-  /// Random bytes below 0x40, so that every pattern is a finite number >= 0. The sum of a Partial tensor's addends (the
-  /// value and zeros) then has the same bytes.
+  /// Random bytes below 0x40. In every type, such bytes are finite numbers >= 0. The addends of a Partial tensor are
+  /// the value and zeros. So the sum of these addends has the same bytes as the value.
   Bytes random_bytes(size_t size) {
     Bytes bytes(size);
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(pick(0x40));
@@ -159,7 +159,7 @@ class CacheModel {
     ASSERT_EQ(got, expected) << what << " on " << ranks_ << " ranks";
   }
 
-  // The following functions access the plain array in the same way as the tensor.
+  // Each of the following functions corresponds to a call on the tensor and makes the same change to the plain array.
   static Bytes part(const One& one, const Range& r) {
     const auto begin = one.plain.begin() + static_cast<ptrdiff_t>(r.offset);
     return {begin, begin + static_cast<ptrdiff_t>(r.size)};
@@ -270,7 +270,7 @@ class CacheModel {
     reads_.push_back({Bytes(b.host_bytes()), part(one, b)});
     backend_->get_2d_async(*one.tensor, reads_.back().got.data(), b.host_stride, b.rows);
   }
-  /// Queues a change on the simple device.
+  /// Queues a write of random bytes to the tensor of the simple device.
   void change_beside(One& one) {
     const Bytes& bytes = written_.emplace_back(random_bytes(one.beside_plain.size()));
     beside_backend_->set_async(*one.beside, bytes.data(), 0, bytes.size());
@@ -300,7 +300,7 @@ class CacheModel {
     writer->plan = backend.create_plan(writer->graph);
     return writer;
   }
-  /// A graph writes up to three rows. An id of -1 writes no row.
+  /// Runs a graph that writes up to three rows. An id of -1 writes no row.
   void set_rows() {
     One& one = any();
     const Tensor& t = *one.tensor;
@@ -358,7 +358,7 @@ void run_model(const Case& one, uint64_t seed, int steps) {
   if (!testing::Test::HasFatalFailure()) model.check_all();
 }
 
-/// Caches of all types with 12 rows of `row` elements for each of 4 heads.
+/// Caches of the types f16, q8_0 and f32. Each cache has 4 heads, with 12 rows of `row` elements for each head.
 Case caches(std::string name, int ranks, const Layout& layout, int64_t row = 64) {
   Case one{std::move(name), ranks, {}};
   for (DType dtype : {DType::kF16, DType::kQ8_0, DType::kF32}) {
@@ -398,7 +398,7 @@ TEST_P(CacheLayouts, BehaveLikePlainArrays) {
 INSTANTIATE_TEST_SUITE_P(All, CacheLayouts, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
-/// Eight tensors of any type, shape and layout, including partial sums.
+/// Eight tensors of random types, shapes and layouts. Some of the layouts are Partial.
 Case random_case(uint64_t seed) {
   static constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kI32,
                                      DType::kQ8_0, DType::kQ4_0, DType::kQ5_1, DType::kMXFP4};

@@ -8,8 +8,8 @@ namespace shoal::test {
 namespace {
 
 Device* meta_device(const char* params) {
-  cpu::configure("devices=8,threads=1");  // equal for all tests, because meta devices of earlier tests keep their
-                                          // members
+  cpu::configure("devices=8,threads=1");  // one configuration for all tests, because meta devices of earlier tests keep
+                                          // their members
   return &meta::family().create_device(params);
 }
 

@@ -1,5 +1,5 @@
-// Waiting for a meta backend with held work. Each kind of wait must first release the work of all members. Otherwise
-// one member waits in a collective for another member until the timeout.
+// Tests of calls that wait for a meta backend with held work (Backend::hold). Such a call must first release the work
+// of all members. Otherwise one member waits in a collective for another member until the timeout.
 #include <gtest/gtest.h>
 
 #include "meta/device/meta_backend.h"
@@ -40,7 +40,7 @@ struct WayToWait {
   void (*wait)(HeldRun&);
 };
 
-// All kinds of wait except the destructor of the backend, which is tested below.
+// All calls that wait for the backend, except the destructor of the backend. A separate test covers the destructor.
 const WayToWait kWays[] = {
     {"Synchronize", [](HeldRun& held) { held.backend->synchronize(); }},
     {"FinishQueued", [](HeldRun& held) { finish_queued(*held.backend); }},
@@ -83,7 +83,7 @@ TEST_P(HeldMeta, ReleasesHeldWorkOfAllMembersBeforeWaiting) {
     held.backend->compute_async(*held.plan);
     GetParam().wait(held);
     for (int i = 0; i < holds; ++i) held.backend->release();
-    EXPECT_NO_THROW(held.backend->synchronize()) << "no timeout";
+    EXPECT_NO_THROW(held.backend->synchronize()) << "no member waited for the timeout";
   }
 }
 

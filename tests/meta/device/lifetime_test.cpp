@@ -1,5 +1,5 @@
-// Meta devices, and tensors on them, that are destroyed before their users. tests/devices/conformance/lifetime_suite.h
-// has the tests for all devices.
+// Tests in which a meta device or a tensor on a meta device is destroyed before its users. Similar tests for all
+// devices are in tests/devices/conformance/lifetime_suite.h.
 #include <gmock/gmock.h>
 
 #include "base/error.h"
@@ -65,13 +65,13 @@ TEST_F(Lifetime, PlanBackendAndBufferOutliveDevice) {
   plan();
   const std::vector<float> expected = result();
   mesh.device.reset();
-  // Objects made before the device was destroyed continue to work.
+  // Existing objects continue to work after the device is destroyed.
   inputs();
   EXPECT_EQ(result(), expected);
   EXPECT_EQ(backend->name(), "META(CPU0,CPU1)");
   finish_queued(*backend);
   EXPECT_EQ(test::read_floats(*model.weights.find("up")).size(), 96u);
-  // Calls that need the device throw.
+  // Calls that need the destroyed device throw InvalidArgument.
   EXPECT_THAT([&] { backend->device(); }, says_device_has_gone());
   EXPECT_THAT([&] { model.memory->type().device(); }, says_device_has_gone());
   plan_.reset();
@@ -123,7 +123,8 @@ TEST_F(Lifetime, WeightsCanBePlacedAgainAfterBufferIsFreed) {
   }
 }
 
-/// A destroyed context leaves shards behind. A new tensor at the same address must not get these shards.
+/// The meta device still has the shards of a destroyed tensor. A new tensor at the address of the destroyed tensor must
+/// not get these shards.
 TEST_F(Lifetime, NewTensorDoesNotInheritShardsOfDestroyedTensor) {
   auto& type = mesh.device->buffer_type();
   alignas(Tensor) std::byte place[sizeof(Tensor)];

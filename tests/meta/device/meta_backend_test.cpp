@@ -22,7 +22,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// The decoder on two ranks: a plan, inputs, and the expected logits, which one device computed.
+/// The decoder on two ranks, with a plan and inputs. One simple device computes the expected logits.
 struct MetaBackendRuns : testing::Test {
   static MetaOptions options(std::chrono::milliseconds timeout) {
     return {.member_params = {}, .comm_timeout = timeout};
@@ -44,7 +44,7 @@ struct MetaBackendRuns : testing::Test {
     ASSERT_EQ(got.size(), expected.size());
     for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-3) << i;
   }
-  /// Checks that the next run after a failure is right.
+  /// Checks that the first run after a failure computes the expected logits.
   void expect_recovered() {
     loaded.fill_inputs();
     backend->compute_async(*plan);
@@ -145,13 +145,13 @@ TEST_F(MetaBackendRuns, ThrowsMemberFailureUnchanged) {
           backend->synchronize();
         },
         ThrowsMessage<DeviceError>(HasSubstr("the disk is on fire")));
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "no timeout was waited for";
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "no rank waited for the timeout";
     backend->synchronize();  // the failure is thrown only once
     expect_recovered();
   }
 }
 
-TEST_F(MetaBackendRuns, FailureBetweenRunsSkipsLaterRuns) {
+TEST_F(MetaBackendRuns, RunsQueuedAfterFailureAreSkipped) {
   loaded.fill_inputs();
   backend->compute_async(*plan);
   ASSERT_TRUE(backend->members()[0]->enqueue({boom, nullptr, nullptr}));
@@ -161,12 +161,12 @@ TEST_F(MetaBackendRuns, FailureBetweenRunsSkipsLaterRuns) {
   expect_recovered();
 }
 
-TEST_F(MetaBackendRuns, FailuresBecomeStatus) {
+TEST_F(MetaBackendRuns, ComputeReturnsFailureAsStatus) {
   loaded.fill_inputs();
   ASSERT_TRUE(backend->members()[1]->enqueue({boom, nullptr, nullptr}));
   EXPECT_EQ(backend->compute(*plan), Status::kFailed);
   EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
-  // The run after a failure creates a new communicator, and may itself fail.
+  // A run after a failure creates a new communicator. This run itself may also fail.
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(backend->members()[1]->enqueue({boom, nullptr, nullptr}));
     EXPECT_EQ(backend->compute(*plan), Status::kFailed);
@@ -186,8 +186,9 @@ TEST_F(MetaBackendRuns, RefusesPlansOfOtherBackends) {
   EXPECT_THROW(plan_of(*foreign), InvalidArgument);
 }
 
-/// The decoder in parts, each planned separately, gives the same result as the whole decoder.
-TEST_F(MetaBackendRuns, RunsGraphInRanges) {
+/// Each range of the decoder has its own plan. The plans together compute the same result as one plan of the whole
+/// decoder.
+TEST_F(MetaBackendRuns, RangesGiveSameResultAsWholeGraph) {
   const int count = static_cast<int>(loaded.graph.nodes().size());
   plan.reset();
   for (int first = 1; first < count; first += 5) {
@@ -219,7 +220,7 @@ TEST_F(MetaBackendRuns, RefusesTensorsOfAnotherMetaDevice) {
 
 TEST_F(MetaBackendRuns, RefusesCollectivesInUserGraphs) {
   const auto refused =
-      ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("sum"), HasSubstr("is a collective"), HasSubstr("leave it out")));
+      ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("sum"), HasSubstr("is a collective"), HasSubstr("omit the node")));
   const auto single = mesh.other().init("threads=1");
   for (Backend* each : {backend.get(), single.get()}) {
     Graph graph("own");
@@ -228,7 +229,7 @@ TEST_F(MetaBackendRuns, RefusesCollectivesInUserGraphs) {
   }
 }
 
-TEST_F(MetaBackendRuns, GraphHasOnePlanAtATime) {
+TEST_F(MetaBackendRuns, RefusesSecondPlanOfGraph) {
   const auto second = mesh.device->init("threads=1");
   EXPECT_THAT([&] { second->create_plan(loaded.graph); },
               ThrowsMessage<InvalidArgument>(HasSubstr("already has a plan")));
@@ -260,7 +261,7 @@ TEST(MetaBackendPartial, TensorIsWrittenAndReadInStreamOrder) {
   }
 }
 
-/// The decoder with a communicator that counts calls or injects a fault.
+/// The decoder with a communicator that counts its calls and can inject a fault.
 struct Faulty {
   explicit Faulty(const Fault& fault, std::chrono::milliseconds timeout = 20s)
       : mesh(2, test::llama_layouts({3, 1}), options(fault, timeout)), loaded(test::llama_graph(1), *mesh.device) {}
@@ -294,7 +295,8 @@ TEST(MetaBackendCommunicator, RunsExactlyThePlannedCollectives) {
     backend->synchronize();
     for (int rank = 0; rank < 2; ++rank) {
       EXPECT_EQ(faulty.used->calls(rank, Collective::kAllReduce), runs * plan_of(*plan).count(Collective::kAllReduce));
-      EXPECT_EQ(faulty.used->calls(rank), runs * plan_of(*plan).count(Collective::kAllReduce)) << "nothing else";
+      EXPECT_EQ(faulty.used->calls(rank), runs * plan_of(*plan).count(Collective::kAllReduce))
+          << "the plan uses no other collectives";
     }
   }
 }
@@ -378,8 +380,8 @@ TEST_F(MetaBackendLateRank, IsReportedUntilItReturns) {
 TEST_F(MetaBackendLateRank, IsReportedWhenOtherRanksWaitForIt) {
   backend->compute_async(*plan);
   ASSERT_TRUE(backend->members()[1]->enqueue(gate.task()));
-  ASSERT_TRUE(backend->enqueue({[](void*, const void*, bool) {}, nullptr, nullptr}));  // runs on rank 0 after all
-                                                                                       // earlier work of both ranks
+  ASSERT_TRUE(backend->enqueue({[](void*, const void*, bool) {}, nullptr, nullptr}));  // the task runs on rank 0 after
+                                                                                       // all earlier work of both ranks
   backend->synchronize();
   EXPECT_THAT(time_outs.messages(), testing::ElementsAre(message));
   EXPECT_EQ(open_timeouts(), 0);
@@ -409,7 +411,7 @@ TEST_F(MetaBackendLateRank, IsNotReportedIfItMakesProgress) {
   EXPECT_THAT(time_outs.messages(), testing::IsEmpty());
 }
 
-TEST(MetaBackendMembers, MayLackQueueState) {
+TEST(MetaBackendMembers, AreNotReportedAsLateWithoutQueueState) {
   const test::CpuConfiguration configuration("devices=2,threads=1");
   test::ProxyDevice silent(Registry::instance().device("CPU1"));
   const auto device =
@@ -461,7 +463,7 @@ TEST_F(MetaBackendLateRank, IsNotReportedWithoutACollective) {
   EXPECT_THAT(time_outs.messages(), testing::IsEmpty());
 }
 
-TEST(MetaBackendMembers, MayLackEvents) {
+TEST(MetaBackendMembers, NeedNoEvents) {
   const auto meta = MetaDevice::create({&Registry::instance().device("CPU0"), &Registry::instance().device("NULL0")},
                                        test::callback_for({}));
   const auto backend = meta->init();
@@ -480,7 +482,7 @@ TEST(MetaBackendMembers, MayLackEvents) {
   });
   finish_queued(*backend);
   EXPECT_TRUE(done);
-  EXPECT_THROW(backend->synchronize(), DeviceError) << "the failure is kept";
+  EXPECT_THROW(backend->synchronize(), DeviceError) << "finish_queued() does not clear the failure";
 }
 
 TEST(MetaBackendFaults, ErrorNamesFailingNode) {

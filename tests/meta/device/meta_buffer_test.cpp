@@ -19,7 +19,7 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// A tensor f32 [8, 6] on two ranks, a tensor of the same shape on another device, and values.
+/// A tensor f32 [8, 6] on two ranks, a tensor of the same shape on another device, and values for the two tensors.
 struct MetaBufferTensors : testing::Test {
   MetaBufferTensors() {
     sharded = context.add("sharded", DType::kF32, {8, 6, 1, 1});
@@ -35,7 +35,7 @@ struct MetaBufferTensors : testing::Test {
   std::vector<float> values = std::vector<float>(48);
 };
 
-TEST_F(MetaBufferTensors, AreCopiedInBothDirections) {
+TEST_F(MetaBufferTensors, AreCopiedToAndFromOtherDevices) {
   tensor_set(*plain, values.data(), 0, 192);
   tensor_copy(*plain, *sharded);
   EXPECT_EQ(test::read_floats(*sharded), values);
@@ -51,7 +51,7 @@ TEST_F(MetaBufferTensors, AreCopiedBetweenBackendsInStreamOrder) {
   const std::vector<float> zeros(48);
   simple->set_async(*plain, values.data(), 0, 192);
   simple->copy_async(*plain, *meta, *sharded);
-  simple->set_async(*plain, zeros.data(), 0, 192);  // must not affect the copy
+  simple->set_async(*plain, zeros.data(), 0, 192);  // this write must not affect the copy
   std::vector<float> seen(48), back(48);
   meta->get_async(*sharded, seen.data(), 0, 192);
   meta->copy_async(*sharded, *simple, *plain);
@@ -72,7 +72,7 @@ TEST_F(MetaBufferTensors, AreCopiedBetweenDifferentLayouts) {
   EXPECT_EQ(test::read_floats(*other), values);
 }
 
-TEST_F(MetaBufferTensors, PassUsageToMembers) {
+TEST_F(MetaBufferTensors, UsageIsSetForAllMembers) {
   EXPECT_EQ(shard(*sharded, 0).buffer->usage(), Usage::kWeights);
   EXPECT_EQ(shard(*sharded, 1).buffer->usage(), Usage::kWeights);
   sharded_memory->set_usage(Usage::kCompute);
@@ -127,7 +127,7 @@ TEST_F(MetaBufferTensors, MayReuseAddressOfView) {
   Graph graph("g");
   Tensor* view = transpose(graph, sharded);
   sharded->buffer->clear(0);
-  std::optional<Tensor> slot(*view);  // holds two tensors at one address, one after the other
+  std::optional<Tensor> slot(*view);  // two tensors have this address, one after the other
   Buffer::place_view(*slot);
   slot.emplace(*fresh);
   auto& buffer = *sharded->buffer;
@@ -166,7 +166,7 @@ TEST_F(MetaBufferTensors, ResetDropsPlacedShards) {
   buffer->reset();
   EXPECT_EQ(mesh.device->shards().find(tensor), nullptr);
   EXPECT_EQ(mesh.free(), free);
-  // A new tensor at the same address gets new shards.
+  // A new tensor at the address of the old tensor gets new shards.
   tensor = *context.add("b", DType::kF32, {9, 3, 1, 1});
   buffer->place(tensor, 0);
   EXPECT_EQ(shard(tensor, 0).shape, (Shape{9, 3, 1, 1}));
@@ -178,8 +178,9 @@ Device& null_device(std::string_view params) {
   return Registry::instance().find_family("NULL")->create_device(params);
 }
 
-// Rows of a split tensor are read directly into the members' memory. Any other tensor is read once for all members.
-TEST_F(MetaBufferTensors, FillReadsRowsForEachMember) {
+// If a tensor is split by rows, fill() reads its rows directly into the memory of each member. Any other tensor is read
+// once for all members.
+TEST_F(MetaBufferTensors, FillReadsOnlyRowsOfEachMember) {
   Tensor* columns = context.add("columns", DType::kF32, {8, 6, 1, 1});
   const auto meta = MetaDevice::create({mesh.members[0], mesh.members[1]},
                                        test::callback_for({{"columns", split(0, 2, "5:{0} 3:{1}")}}));
@@ -197,9 +198,9 @@ TEST_F(MetaBufferTensors, FillReadsRowsForEachMember) {
   EXPECT_THAT(reads_of(*columns), testing::ElementsAre(192));
 }
 
-// A plan made before memory is allocated runs unchanged if its shards were adopted. Otherwise the graph is planned
-// again.
-TEST_F(MetaBufferTensors, AdoptedShardsRunPreparedPlan) {
+// A plan is made before memory is allocated. If the device adopted the shards of this plan, the plan runs unchanged.
+// Otherwise create_plan plans the graph again.
+TEST_F(MetaBufferTensors, PreparedPlanRunsOnAdoptedShards) {
   for (const bool adopts : {true, false}) {
     TensorContext own;
     Tensor* weight = own.add("sharded", DType::kF32, {8, 6, 1, 1});
@@ -231,7 +232,7 @@ TEST_F(MetaBufferTensors, IgnoreAdoptedShardsOfAnotherLayout) {
   store.declare(*weight, Layout::mirrored());
   mesh.device->adopt(*weight, store);
   const auto memory = allocate_tensors({&weight, 1}, mesh.device->buffer_type(), Usage::kWeights);
-  EXPECT_EQ(layout_of(*weight), layout_of(*sharded)) << "as the callback says";
+  EXPECT_EQ(layout_of(*weight), layout_of(*sharded)) << "the callback determines the layout";
 }
 
 TEST(MetaBufferFailure, AllocationErrorFreesMemoryOfOtherMembers) {
@@ -251,7 +252,7 @@ TEST(MetaBufferFailure, AllocationErrorFreesMemoryOfOtherMembers) {
       EXPECT_EQ(tensor->data, nullptr);
       EXPECT_EQ(meta->shards().find(*tensor), nullptr);
     }
-    // Placing a single tensor fails in the same way. Tensors that fit can be placed afterwards.
+    // place() of the large tensor also fails. The small tensor keeps its memory and can be written.
     const auto buffer = meta->buffer_type().allocate(4096);
     buffer->place(*tensors[0], 0);
     EXPECT_THROW(buffer->place(*tensors[1], 512), DeviceError);
@@ -264,7 +265,7 @@ TEST(MetaBufferFailure, AllocationErrorFreesMemoryOfOtherMembers) {
   }
 }
 
-TEST(MetaBufferFailure, CallbackErrorLeavesNothingPlaced) {
+TEST(MetaBufferFailure, CallbackErrorLeavesNoTensorPlaced) {
   Device& device = null_device("");
   const auto meta = MetaDevice::create({&device, &Registry::instance().device("NULL0")}, [](const Tensor& tensor) {
     return tensor.name == "bad" ? SplitState::split(1, {{3, 4}}) : SplitState::mirrored();
@@ -279,7 +280,7 @@ TEST(MetaBufferFailure, CallbackErrorLeavesNothingPlaced) {
   EXPECT_EQ(tensors[0]->buffer, nullptr);
 }
 
-TEST(MetaBufferLimits, RespectLargestAllocationOfEachMember) {
+TEST(MetaBufferLimits, AllocationsStayWithinLimitOfEachMember) {
   Device& small = null_device("max_size=1K");
   const auto meta = MetaDevice::create({&Registry::instance().device("NULL0"), &small}, test::callback_for({}));
   TensorContext context;
@@ -303,8 +304,8 @@ TEST(MetaBufferLimits, RespectLargestAllocationOfEachMember) {
               ThrowsMessage<DeviceError>(HasSubstr("large f32 [300] needs 1.2 KiB")));
 }
 
-/// Products of experts on two ranks, one of which has no experts. The rank without experts has an addend only if the
-/// caller reads the products.
+/// Expert products on two ranks. One rank has no experts. This rank has an addend only if the caller reads the
+/// products.
 struct ProductsOfOneRank {
   ProductsOfOneRank(const char* experts, const std::string& end)
       : mesh(2, {{"experts", Layout::split(2, parse_partition(2, experts))}}),
@@ -329,7 +330,7 @@ struct ProductsOfOneRank {
   std::unique_ptr<GraphPlan> plan = backend->create_plan(loaded.graph);
 };
 
-TEST(MetaBufferLimits, RefuseAccessToSumsWithoutAddend) {
+TEST(MetaBufferLimits, RefuseAccessToPartialTensorsThatLackAnAddend) {
   for (const auto& [experts, missing] : {std::pair{"4:{0}", "rank 1"}, {"4:{1}", "rank 0"}}) {
     ProductsOfOneRank of(experts, "");
     Tensor& products = of.products;
@@ -348,7 +349,7 @@ TEST(MetaBufferLimits, RefuseAccessToSumsWithoutAddend) {
   }
 }
 
-TEST(MetaBufferLimits, OutputSumsHaveAllAddends) {
+TEST(MetaBufferLimits, OutputSumsHaveAddendsOnEveryRank) {
   for (const char* experts : {"4:{0}", "4:{1}"}) {
     ProductsOfOneRank of(experts, "output %products");
     const std::vector<float> values(12, 1.0f);

@@ -57,7 +57,7 @@ TEST(MetaDevice, SumsMemoryOfMembers) {
   context.add("w", DType::kF32, {1024, 1, 1, 1});
   const size_t before = mesh.device->memory().free;
   const auto memory = allocate_tensors(context.tensors(), mesh.device->buffer_type(), Usage::kWeights);
-  EXPECT_EQ(mesh.device->memory().free, before - size_t{3} * 4096) << "mirrored on all three";
+  EXPECT_EQ(mesh.device->memory().free, before - size_t{3} * 4096) << "each of the three members stores the tensor";
   EXPECT_EQ(mesh.device->props().memory.free, mesh.device->memory().free);
 }
 
@@ -106,8 +106,8 @@ TEST(MetaDevice, CannotBeMemberOfAnotherMetaDevice) {
   EXPECT_THAT([&] { split(both, shares); }, refused);
 }
 
-/// The named member is a meta device that a program has registered.
-TEST(MetaDevice, CannotBeMemberByName) {
+/// The parameter `devices` names a meta device that the program has registered.
+TEST(MetaDevice, RegisteredMetaDeviceCannotBeMember) {
   const test::CpuMesh mesh(2);
   struct Named final : Device {
     std::string name() const override { return "PAIR"; }
@@ -120,14 +120,14 @@ TEST(MetaDevice, CannotBeMemberByName) {
     BufferType& buffer_type() override { return Registry::instance().device("CPU0").buffer_type(); }
     bool supports_op(const Tensor&) const override { return true; }
   };
-  static Named named;  // static, because the registry keeps a pointer to it
+  static Named named;  // static, because the registry keeps a pointer to the device
   if (Registry::instance().find_device("PAIR") == nullptr) Registry::instance().add_device(named);
   family();  // the family registers itself at first use
   EXPECT_THAT([&] { Registry::instance().init("META:devices=CPU0,PAIR split=1,1"); },
               ThrowsMessage<InvalidArgument>(HasSubstr("PAIR is a meta device")));
 }
 
-/// The callback's first answer for a tensor is valid as long as the tensor is placed.
+/// The device keeps the callback's first answer for a tensor until the memory of the tensor is freed.
 TEST(MetaDevice, KeepsFirstAnswerOfCallback) {
   const test::CpuMesh mesh(2);
   int asked = 0;
@@ -141,11 +141,11 @@ TEST(MetaDevice, KeepsFirstAnswerOfCallback) {
   EXPECT_EQ(layout_of(*w).to_string(), "split 1 [4:{0} 4:{1}]");
   EXPECT_EQ(asked, 1);
   memory.reset();
-  EXPECT_TRUE(device->ask(*w).is_mirrored()) << "asked again";
+  EXPECT_TRUE(device->ask(*w).is_mirrored()) << "the device calls the callback again";
   EXPECT_EQ(asked, 2);
 }
 
-TEST(MetaDevice, SetsAddendsOfPartialWeightSeparately) {
+TEST(MetaDevice, AddendsOfPartialWeightCanBeSetSeparately) {
   const test::CpuMesh mesh(3, {{"bias", Layout::partial()}});
   TensorContext context;
   Tensor* bias = context.add("bias", DType::kF32, {4, 1, 1, 1});
@@ -185,14 +185,14 @@ TEST_F(MetaFamily, ErrorsNameRemedy) {
       {"split=1,1", "META needs devices=NAME,NAME"},
       {"devices=CPU0,CPU9", "there is no device 'CPU9'; there are: CPU0, CPU1"},
       {"devices=CPU0,CPU0", "device CPU0 is named twice"},
-      {"devices=CPU0,CPU1 split=3", "give one for each"},
-      {"devices=CPU0,CPU1 split=3,1,1", "give one for each"},
-      {"devices=CPU0,CPU1 split=0,0", "not all zero"},
+      {"devices=CPU0,CPU1 split=3", "give each device a share"},
+      {"devices=CPU0,CPU1 split=3,1,1", "give each device a share"},
+      {"devices=CPU0,CPU1 split=0,0", "not all 0"},
       {"devices=CPU0,CPU1 split=3,-1", "bad split \"3,-1\": give one number"},
       {"devices=CPU0,CPU1 split=3,x", "such as 3,1"},
       {"devices=CPU0,CPU1 split=inf,1", "such as 3,1"},
       {"devices=CPU0,CPU1 split=nan,1", "such as 3,1"},
-      {"devices=CPU0,CPU1 ratio=3,1", "it knows devices, split and axis"},
+      {"devices=CPU0,CPU1 ratio=3,1", "the parameters are devices, split and axis"},
       {"devices=CPU0,CPU1 axis=4", "bad axis \"4\": give 0, 1, 2 or 3"},
       {"CPU0,CPU1", "CPU0,CPU1"}};
   for (const auto& [params, text] : cases) {
@@ -202,7 +202,7 @@ TEST_F(MetaFamily, ErrorsNameRemedy) {
   }
 }
 
-/// Three streams: two of a meta device, whose weight w is on rank 1 only, and one of a simple device.
+/// Two backends of a meta device and one backend of a simple device. Rank 1 of the meta device has the whole weight w.
 struct MetaEvents : testing::Test {
   MetaEvents() {
     w = context.add("w", DType::kF32, {4, 2, 1, 1});
@@ -233,7 +233,7 @@ TEST_F(MetaEvents, SimpleBackendWaitsForAllMembers) {
   event->wait(*simple);
   auto& local = const_cast<Tensor&>(shard(*w, 1));
   simple->get_async(local, seen.data(), 0, 32);
-  pause();  // without the wait, the other stream would have read by now
+  pause();  // without event->wait, `simple` would read w during this pause
   EXPECT_FALSE(gate.open);
   gate.open = true;
   simple->synchronize();
@@ -246,7 +246,7 @@ TEST_F(MetaEvents, AllMembersWaitWithoutBlockingHost) {
   ASSERT_TRUE(simple->enqueue(gate.task()));
   simple->set_async(*p, values.data(), 0, 32);
   theirs->record(*simple);
-  theirs->wait(*first);  // returns although the gate is closed
+  theirs->wait(*first);  // wait returns although the gate is closed
   EXPECT_FALSE(gate.open);
   std::vector<float> too(8);
   for (const auto& [member, out] : {std::pair(0, &seen), {1, &too}}) {
@@ -291,8 +291,8 @@ TEST_F(MetaEvents, HostWaitsForAllMembers) {
   EXPECT_THAT([&] { event->record(*simple); }, ThrowsMessage<InvalidArgument>(HasSubstr("cannot be recorded on CPU2")));
 }
 
-/// A cache [dim 4, rows 6, heads 3] with its heads on two ranks. The block that is saved has rows [begin, begin +
-/// count) of all heads.
+/// A cache [dim 4, rows 6, heads 3], split by heads over two ranks. The saved block has rows [begin, begin + count) of
+/// all heads.
 TEST(CacheState, IsSavedAndRestoredByRows) {
   const auto layout = Layout::split(2, parse_partition(2, "1:{1} 1:{0} 1:{1}"));
   const test::CpuMesh mesh(2, {{"k", layout}});
@@ -314,7 +314,7 @@ TEST(CacheState, IsSavedAndRestoredByRows) {
             std::memcmp(state.data() + head * count * kRow, bytes.data() + head * kHead + begin * kRow, count * kRow),
             0);
       }
-      // Restores the state on the same mesh and on one device. Bytes outside the state stay unchanged.
+      // Restores the block on the same mesh and on one device. Bytes outside the block stay unchanged.
       for (Tensor* target : {k, one}) {
         target->buffer->memset(*target, 7, 0, bytes.size());
         target->buffer->set_2d(*target, state.data(), count * kRow, rows);

@@ -39,14 +39,14 @@ TEST_F(MetaFunctions, SetThreadsOfAllMembers) {
   EXPECT_EQ(backend->compute(graph), Status::kSuccess);
 }
 
-TEST_F(MetaFunctions, RefuseThreadCountIfNoMemberHasOne) {
+TEST_F(MetaFunctions, RefuseThreadCountIfNoMemberSupportsThreadCounts) {
   const auto device = mirrored({Registry::instance().find_device("NULL0")});
   const auto backend = device->init();
   EXPECT_THAT([&] { find_function(family(), functions::kSetThreads)(*backend, 2); },
               ThrowsMessage<InvalidArgument>(HasSubstr("META(NULL0) has a thread count")));
 }
 
-TEST_F(MetaFunctions, SplitRowsByShares) {
+TEST_F(MetaFunctions, SplitBufferTypeDividesRowsByShares) {
   const auto split = find_function(family(), functions::kSplitBufferType);
   const std::vector<double> shares{1, 0, 3}, even{1, 1, 1};
   BufferType& type = split(cpus_, shares);
@@ -64,7 +64,7 @@ TEST_F(MetaFunctions, SplitRowsByShares) {
   EXPECT_THROW(split(cpus_, negative), InvalidArgument);
 }
 
-TEST_F(MetaFunctions, MetaDeviceCountsAsUseOfMemberFamilies) {
+TEST_F(MetaFunctions, EachMemberCountsAsUserOfItsFamily) {
   const BackendReg& cpu = *Registry::instance().find_family("CPU");
   const int before = cpu.uses();
   {
@@ -74,7 +74,7 @@ TEST_F(MetaFunctions, MetaDeviceCountsAsUseOfMemberFamilies) {
   EXPECT_EQ(cpu.uses(), before);
 }
 
-/// A family of borrowed CPU devices that offers its own communicator.
+/// A device family that has a communicator. The devices of class Borrowed belong to this family.
 class Offering final : public BackendReg {
  public:
   std::string name() const override { return "OFFERING"; }
@@ -121,11 +121,11 @@ TEST_F(MetaFunctions, MembersOfOneFamilyUseItsCommunicator) {
     return Offering::made;
   };
   EXPECT_EQ(made_for({&first, &second}), 1);
-  EXPECT_EQ(made_for({&first, &third}), 0) << "two families";
-  EXPECT_EQ(made_for(cpus_), 0) << "a family without a communicator";
+  EXPECT_EQ(made_for({&first, &third}), 0) << "the members belong to two families";
+  EXPECT_EQ(made_for(cpus_), 0) << "the family has no communicator";
 }
 
-TEST_F(MetaFunctions, MetaDeviceUsesCommunicatorOfItsFamily) {
+TEST_F(MetaFunctions, MetaDeviceUsesCommunicatorOfMemberFamily) {
   Offering family;
   Borrowed first(*cpus_[0], family), second(*cpus_[1], family);
   const auto run = [&](const MetaOptions& options) {
@@ -141,7 +141,7 @@ TEST_F(MetaFunctions, MetaDeviceUsesCommunicatorOfItsFamily) {
     memory->clear(0);
     Graph graph;
     Tensor* sum = mul_mat(graph, weights.tensors()[0], graph.input("x", DType::kF32, {8, 2, 1, 1}));
-    graph.output(unary(graph, sum, UnaryKind::kSilu));  // needs the complete sum
+    graph.output(unary(graph, sum, UnaryKind::kSilu));  // silu needs the complete sum
     const auto backend = device->init("threads=1");
     Offering::made = 0;
     EXPECT_EQ(backend->compute(graph), Status::kSuccess);
@@ -153,7 +153,7 @@ TEST_F(MetaFunctions, MetaDeviceUsesCommunicatorOfItsFamily) {
   EXPECT_EQ(run(named), 0) << "the options name another communicator";
 }
 
-TEST_F(MetaFunctions, RefuseCommunicatorWithOtherClassLayouts) {
+TEST_F(MetaFunctions, RefuseCommunicatorIfClassSizesDiffer) {
   Offering family;
   Borrowed first(*cpus_[0], family), second(*cpus_[1], family);
   const uint64_t sizes = std::exchange(Offering::offer.class_sizes, 1);

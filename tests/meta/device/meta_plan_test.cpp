@@ -1,5 +1,5 @@
-// Finished plans of meta devices: they are moved to other graphs, stopped, or read through aliases. The last tests copy
-// tensors between streams of meta devices.
+// Tests of finished plans of meta devices. The tests move plans to other graphs, stop runs, and read results through
+// aliases. The last tests copy tensors between streams of meta devices.
 #include "meta/device/meta_plan.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Weights and caches of the decoder on two ranks, and any number of graphs that use them.
+/// The decoder on two ranks. Any number of graphs can use the weights and caches of the decoder.
 struct MetaPlan : testing::Test {
   MetaPlan() {
     auto first = graph();
@@ -28,7 +28,7 @@ struct MetaPlan : testing::Test {
     const auto plan = backend->create_plan(*first);
     expected = run(*first, *plan);
   }
-  /// A new graph of the decoder with the same weights.
+  /// A new graph of the decoder. All graphs have the same weights.
   std::unique_ptr<Graph> graph(int64_t tokens = 2) {
     TensorContext own;
     Graph text("text");
@@ -83,7 +83,7 @@ TEST_F(MetaPlan, MovesUnchangedToEqualGraph) {
   }
 }
 
-TEST_F(MetaPlan, StaysIfOtherGraphDoesNotFit) {
+TEST_F(MetaPlan, CannotMoveToDifferentGraph) {
   auto own = graph();
   auto other = graph(3);
   auto planned = graph();
@@ -96,7 +96,7 @@ TEST_F(MetaPlan, StaysIfOtherGraphDoesNotFit) {
   EXPECT_EQ(run(*planned, *another), expected);
 }
 
-TEST_F(MetaPlan, StaysIfWeightsHaveMoved) {
+TEST_F(MetaPlan, CannotMoveIfWeightsHaveNewMemory) {
   auto own = graph();
   const auto plan = backend->create_plan(*own);
   memory->reset();
@@ -106,13 +106,13 @@ TEST_F(MetaPlan, StaysIfWeightsHaveMoved) {
   EXPECT_FALSE(backend->update_plan(*plan, *next));
 }
 
-TEST_F(MetaPlan, RangesMoveInOrder) {
+TEST_F(MetaPlan, PlansOfRangesMoveInOrder) {
   auto own = graph();
   const int count = static_cast<int>(own->nodes().size());
   const auto first = backend->create_plan({own.get(), 0, 12}, {{5}});
   const auto second = backend->create_plan({own.get(), 12, count}, {{20}});
   auto next = graph();
-  EXPECT_FALSE(backend->update_plan(*second, *next)) << "its sources have no memory in that graph yet";
+  EXPECT_FALSE(backend->update_plan(*second, *next)) << "the sources of this range have no memory in the new graph yet";
   ASSERT_TRUE(backend->update_plan(*first, *next));
   ASSERT_TRUE(backend->update_plan(*second, *next));
   own.reset();
@@ -120,33 +120,35 @@ TEST_F(MetaPlan, RangesMoveInOrder) {
   for (GraphPlan* part : {first.get(), second.get()}) backend->compute_async(*part);
   backend->synchronize();
   EXPECT_EQ(test::read_floats(*next->find("logits")), expected);
-  // The later range must not read a tensor that another plan of the earlier range made.
+  // The plan of the later range reads results of the plan of the earlier range. The graph `last` has another plan for
+  // the earlier range, so the plan of the later range cannot move to `last`.
   auto last = graph();
   const auto begin = backend->create_plan({last.get(), 0, 12});
   EXPECT_FALSE(backend->update_plan(*second, *last));
 }
 
-TEST_F(MetaPlan, StopsOnAllRanksIfOneRankStops) {
+TEST_F(MetaPlan, AbortOfOneRankStopsAllRanks) {
   auto own = graph();
   const auto plan = backend->create_plan(*own, {{15}});
   for (int stop = 0; stop < 40; stop += 3) {
     SCOPED_TRACE(stop);
     std::atomic<int> asked{0};
-    ASSERT_TRUE(backend->set_abort_callback([&] { return asked++ == stop; }));  // stops one rank once
+    ASSERT_TRUE(backend->set_abort_callback([&] { return asked++ == stop; }));  // the callback stops one rank once
     for (Tensor* input : own->inputs()) fill(*input);
     const auto begin = std::chrono::steady_clock::now();
     for (int segment : {0, 1}) backend->compute_async(*plan, segment, segment + 1);
-    EXPECT_THROW(backend->synchronize(), Aborted) << "the cause, not its consequence";
+    EXPECT_THROW(backend->synchronize(), Aborted)
+        << "the error is the abort, not a failure that follows from the abort";
     EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
     asked = 0;
     EXPECT_EQ(backend->compute(*plan), Status::kAborted);
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "no timeout was waited for";
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "no rank waited for the timeout";
     ASSERT_TRUE(backend->set_abort_callback({}));
     EXPECT_EQ(run(*own, *plan), expected);
   }
 }
 
-TEST_F(MetaPlan, AliasReadsWholeSum) {
+TEST_F(MetaPlan, AliasOfPartialTensorReadsWholeSum) {
   auto own = graph();
   const Tensor* sum = own->find("ffn_out");
   const auto plan = backend->create_plan(*own, {{sum->id + 1}, {sum}});
@@ -165,7 +167,8 @@ TEST_F(MetaPlan, AliasReadsWholeSum) {
   name.buffer->unplace(name);
   EXPECT_EQ(name.buffer, nullptr);
   EXPECT_EQ(queued, test::read_floats(*sum));
-  EXPECT_THROW(context.tensors()[0]->buffer->unplace(*context.tensors()[0]), InvalidArgument) << "not an alias";
+  EXPECT_THROW(context.tensors()[0]->buffer->unplace(*context.tensors()[0]), InvalidArgument)
+      << "this tensor is not an alias";
 }
 
 /// Tensors of the same shape on two meta devices, with equal or different layouts.
@@ -190,7 +193,7 @@ struct MetaCopies : testing::TestWithParam<const char*> {
   std::vector<float> values = std::vector<float>(700), zeros = std::vector<float>(700);
 };
 
-TEST_P(MetaCopies, RunInStreamOrderWithoutWaitingOnHost) {
+TEST_P(MetaCopies, AreMadeInStreamOrderWithoutBlockingHost) {
   const auto from = first->init("threads=1"), to = second->init("threads=1");
   for (int round = 0; round < 4; ++round) {
     std::vector<float> before(700), after(700), source(700);
@@ -222,7 +225,7 @@ TEST_P(MetaCopies, WorkWithBlockingCalls) {
   EXPECT_EQ(test::read_floats(*x), values);
 }
 
-TEST_P(MetaCopies, WorkInsideOneStream) {
+TEST_P(MetaCopies, WorkBetweenTensorsOfOneBackend) {
   Tensor* z = context.add("z", DType::kF32, {100, 7, 1, 1});
   const auto memory = allocate_tensors({&z, 1}, second->buffer_type(), Usage::kWeights);
   const auto backend = second->init("threads=1");

@@ -1,4 +1,4 @@
-// Meta devices of NULL devices, which run nothing but record the calls that each member gets.
+// Tests of meta devices whose members are NULL devices. A NULL device computes nothing and records its calls.
 #include <gmock/gmock.h>
 
 #include "collectives/communicator.h"
@@ -8,7 +8,7 @@
 namespace shoal::meta {
 namespace {
 
-/// Checks calls but exchanges nothing.
+/// A communicator that checks its calls and exchanges no data.
 class IdleCommunicator final : public collectives::Communicator {
  public:
   explicit IdleCommunicator(size_t ranks) : ranks_(static_cast<int>(ranks)) {}

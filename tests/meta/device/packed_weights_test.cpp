@@ -1,5 +1,5 @@
-// Weights that the members of a meta device store in their own layout (Device::weights_type). Every plan, including
-// gathers and views, gives the same results as with plain weights.
+// Tests of weights that each member of a meta device stores in its own memory layout (Device::weights_type). Every plan
+// must give the same results as with plain weights. The plans contain gathers and views.
 #include <gtest/gtest.h>
 
 #include "tests/meta/mesh.h"
@@ -10,8 +10,8 @@ namespace {
 using test::CpuMesh;
 using test::Loaded;
 
-/// Compares the results of the last node for weights in both types of memory. The graph is planned in ranges that end
-/// at `cuts`.
+/// Runs the graph once with plain weights and once with packed weights, and compares the results of the last node. The
+/// graph is planned in ranges that end at `cuts`.
 void expect_same(int ranks, const std::string& text, const test::Layouts& layouts, std::vector<int> cuts = {}) {
   CpuMesh mesh(ranks, layouts);
   ASSERT_NE(&mesh.device->weights_type(), &mesh.device->buffer_type());

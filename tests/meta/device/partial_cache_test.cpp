@@ -1,4 +1,5 @@
-// Rows written into a Partial cache are rounded once, as by cast, for any layout of the rows.
+// set_rows rounds each element of a Partial cache only once, as cast does. This holds for every layout of the written
+// rows.
 #include <gtest/gtest.h>
 
 #include "tests/meta/mesh.h"
@@ -22,7 +23,7 @@ TEST_P(PartialCache, RoundsSumOfRowsOnce) {
     const auto backend = mesh.device->init();
     const auto plan = backend->create_plan(model.graph);
     if (rows_are_partial) {
-      // Multiplied by 1001, none of the addends is exact in bf16 (8 significant bits).
+      // bf16 has 8 significant bits. So bf16 cannot represent the products of these addends and 1001 exactly.
       for (int rank = 0; rank < 3; ++rank)
         test::write_values(shard(*model.weights.find("w"), rank), {0.75 + 0.25 * rank});
     } else {

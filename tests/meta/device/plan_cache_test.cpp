@@ -83,7 +83,7 @@ TEST_P(PlanCacheRuns, EvictLeastRecentlyUsedPlan) {
   Scaled a(1), b(2), c(3);
   cache.plan(*a.graph);
   cache.plan(*b.graph);
-  cache.plan(*a.graph);  // b is now the least recently used
+  cache.plan(*a.graph);  // `b` is now the least recently used graph
   cache.plan(*c.graph);
   EXPECT_EQ(cache.size(), 2u);
   EXPECT_EQ(cache.made(), 3u);
@@ -139,7 +139,7 @@ TEST_P(PlanCacheRuns, FreeMemoryOfDestroyedPlans) {
   EXPECT_EQ(graph.y->buffer, nullptr);
 }
 
-TEST_P(PlanCacheRuns, KeepPlansAfterFailure) {
+TEST_P(PlanCacheRuns, KeepOtherPlansIfPlanningFails) {
   const auto backend = init();
   Scaled good(2);
   good.run_on(*backend);
@@ -167,7 +167,7 @@ class TwoContexts {
     for (int i = 0; i < 2; ++i) backends_.push_back(device.init("threads=1"));
   }
 
-  /// Runs all graphs, alternating between the contexts, and returns their outputs.
+  /// Runs the graphs of the two contexts alternately and returns the outputs of all graphs.
   std::vector<std::vector<float>> round(uint64_t seed) {
     std::vector<std::vector<float>> outputs;
     for (size_t i : {0u, 3u, 1u, 4u, 2u, 5u}) {

@@ -1,4 +1,5 @@
-// Meta devices over several processes (here threads): reads in which all processes take part.
+// Tests of meta devices over several processes. The processes are threads here. All processes take part in each read of
+// a tensor.
 #include <gmock/gmock.h>
 
 #include <numeric>
@@ -18,8 +19,8 @@ using testing::ThrowsMessage;
 
 constexpr int64_t kRows = 6;
 
-/// A device over processes 0 and 1 with two tensors of kRows rows. `divided` is split between the processes; both
-/// processes have all of `whole`. Process 2 has no member of the device.
+/// A meta device with members in processes 0 and 1, and two tensors of kRows rows. `divided` is split between the two
+/// processes. Each of the two processes has all of `whole`. Process 2 has no member of the device.
 struct World {
   explicit World(ProcessGroup& group) {
     std::vector<Device*> own;

@@ -13,7 +13,7 @@ namespace {
 using test::random_layout;
 using test::shard_elements;
 
-/// For each byte of [offset, offset + size): the number of accesses by the rank, and the accessed byte of the shard.
+/// For one byte of a range: the number of accesses by one rank, and the offset of the accessed byte in the shard.
 struct Touch {
   int times = 0;
   size_t local = 0;
@@ -85,7 +85,7 @@ TEST(Transfer, TouchesEveryByteOfEveryRangeOnce) {
   }
 }
 
-TEST(Transfer, MatchesHeaderExample) {
+TEST(Transfer, RectanglesMatchExampleInHeader) {
   TensorContext context;
   Tensor* tensor = context.add("t", DType::kF32, {8, 3, 1, 1});
   ShardStore store(2);

@@ -24,7 +24,7 @@ bool owns(const Partition& partition, int64_t index, int device) {
   return false;
 }
 
-/// Flat indices of the elements that a device holds, in the order of its shard.
+/// Flat indices of the elements of a device, in the order of the device's shard.
 Indices held(const Layout& layout, const Shape& shape, int device) {
   Indices indices;
   for (int64_t flat = 0; flat < count(shape); ++flat) {
@@ -38,7 +38,7 @@ Indices held(const Layout& layout, const Shape& shape, int device) {
   return indices;
 }
 
-/// Owners of every element, to compare ownership independently of axes.
+/// The owners of every element. The tests use these lists to compare layouts of different shapes.
 std::vector<Owners> owners_of(const Layout& layout, const Shape& shape, int devices) {
   std::vector<Owners> owners(count(shape));
   for (int d = 0; d < devices; ++d) {
@@ -136,7 +136,7 @@ TEST(Layout, ReshapeMatchesExamples) {
   EXPECT_EQ(reshape_layout(split(1, "6:{0} 2:{1}"), {32, 8, 1, 1}, {256, 1, 1, 1}), split(0, "192:{0} 64:{1}"));
   EXPECT_EQ(reshape_layout(split(0, "100:{0} 156:{1}"), {256, 1, 1, 1}, {32, 8, 1, 1}), std::nullopt);
   EXPECT_EQ(reshape_layout(split(0, "192:{0} 64:{1}"), {256, 5, 1, 1}, {32, 8, 5, 1}), split(1, "6:{0} 2:{1}"));
-  // Everything is on one device. The split axis becomes the axis of heads, not the axis of elements.
+  // All elements are on one device. The split axis becomes the axis of heads, not the axis of elements.
   EXPECT_EQ(reshape_layout(split(0, "256:{0}"), {256, 5, 1, 1}, {32, 8, 5, 1}), split(1, "8:{0}"));
   // Merging an inner axis with an outer axis gives an interleaved partition.
   EXPECT_EQ(reshape_layout(split(0, "3:{0} 1:{1}"), {4, 3, 1, 1}, {12, 1, 1, 1})->to_string(),
@@ -152,7 +152,7 @@ TEST(Layout, ReshapeOfLongAxesIsFast) {
   EXPECT_EQ(*result, Layout::split(1, Partition::even(64, 64)));
 }
 
-TEST(Layout, ReshapeWithoutElementsGivesEmptyShards) {
+TEST(Layout, ReshapeOfEmptyTensorGivesEmptyShards) {
   const Layout split = Layout::split(1, Partition(2, {}));
   const auto result = reshape_layout(split, {4, 0, 3, 1}, {12, 0, 1, 1});
   ASSERT_TRUE(result);
@@ -211,7 +211,7 @@ TEST(Layout, LocalShapeAndTextMatchExamples) {
   EXPECT_EQ(Layout::partial().to_string(), "partial");
 }
 
-TEST(Layout, ErrorsNameTensorAndSums) {
+TEST(Layout, ErrorsNameTensorAndLengths) {
   const auto message = [](const Layout& layout, DType dtype, Shape shape) -> std::string {
     try {
       check_layout(layout, dtype, shape, 2, "blk.0.attn_q");

@@ -47,7 +47,7 @@ std::vector<int64_t> owned_elements(const Partition& partition, int device) {
   return indices;
 }
 
-/// Calls f(partition) for random partitions over 1 to 16 and 64 devices.
+/// Calls f(partition) for random partitions. The number of devices is 1 to 16, or 64.
 template <class F>
 void for_random_partitions(F f) {
   std::mt19937 random(7);
@@ -56,7 +56,7 @@ void for_random_partitions(F f) {
   }
 }
 
-TEST(Partition, NormalFormMergesAndDropsRuns) {
+TEST(Partition, NormalFormMergesRunsAndDropsEmptyRuns) {
   const Partition p(3, {{2, {1, 0, 1}}, {0, {2}}, {1, {0, 1}}, {4, {2}}});
   EXPECT_EQ(p.to_string(), "3:{0,1} 4:{2}");
   EXPECT_EQ(p.length(), 7);
@@ -95,7 +95,7 @@ TEST(Partition, RatioBoundariesAreRoundedToUnits) {
   }
 }
 
-TEST(Partition, SharesMayBeEmpty) {
+TEST(Partition, SharesMayBeZero) {
   const Partition p = Partition::from_shares(std::vector<int64_t>{5, 0, 2});
   EXPECT_EQ(p.to_string(), "5:{0} 2:{2}");
   EXPECT_EQ(p.local_length(1), 0);
@@ -125,7 +125,7 @@ TEST(Partition, DetectsRankOrder) {
   EXPECT_FALSE(parse_partition(2, "2:{0,1}").is_rank_ordered());
 }
 
-TEST(Partition, OwnedRunsMatchElements) {
+TEST(Partition, OwnedRunsMatchOwnersOfElements) {
   for_random_partitions([](const Partition& p) {
     for (int d = 0; d < p.devices(); ++d) {
       std::vector<int64_t> indices;
@@ -139,7 +139,7 @@ TEST(Partition, OwnedRunsMatchElements) {
   });
 }
 
-TEST(Partition, CoverageMatchesElements) {
+TEST(Partition, CoverageMatchesOwnersOfElements) {
   std::mt19937 random(3);
   int covered = 0, uncovered = 0;
   for (int trial = 0; trial < 2000; ++trial) {
@@ -158,7 +158,7 @@ TEST(Partition, CoverageMatchesElements) {
   EXPECT_GT(uncovered, 100);
 }
 
-TEST(Partition, OperationsMatchElements) {
+TEST(Partition, OperationsMatchOwnersOfElements) {
   for_random_partitions([](const Partition& p) {
     const std::vector<Owners> elements = elements_of(p);
     for (int64_t begin = 0; begin <= p.length(); begin += 3) {
@@ -189,7 +189,7 @@ TEST(Partition, UnequalPartsCannotBeUntiledOrScaledDown) {
   EXPECT_EQ(parse_partition(2, "3:{0} 1:{1}").scale_down(2), std::nullopt);
 }
 
-/// The definition of group() in the header, element by element.
+/// Applies the header's definition of group() to each element.
 std::optional<Partition> group_by_definition(const Partition& p, int64_t g) {
   if (p.length() % g != 0) return std::nullopt;
   const std::vector<Owners> elements = elements_of(p);
@@ -227,7 +227,7 @@ TEST(Partition, GroupingMatchesDefinition) {
 TEST(Partition, GroupingMatchesExamples) {
   EXPECT_EQ(parse_partition(3, "1:{0} 1:{1} 2:{2}").group(2)->to_string(), "1:{0,1} 1:{2}");
   EXPECT_EQ(parse_partition(2, "1:{0} 2:{1} 1:{0}").group(2)->to_string(), "2:{0,1}");
-  // Device 0 has one head of the first KV head and two of the second.
+  // Device 0 has one query head of the first KV head and two query heads of the second KV head.
   EXPECT_EQ(parse_partition(2, "1:{0} 1:{1} 2:{0}").group(2), std::nullopt);
   EXPECT_EQ(Partition::even(8, 8).group(2)->to_string(), "1:{0,1} 1:{2,3} 1:{4,5} 1:{6,7}");
 }

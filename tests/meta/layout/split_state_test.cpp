@@ -59,7 +59,7 @@ TEST(SplitState, ErrorsDescribeInvalidCallbackResults) {
   EXPECT_THAT(refusal(mirrored, q, 2), testing::HasSubstr("takes no segments"));
 }
 
-/// The numbers of "mirrored" and "partial" are not axes.
+/// SplitAxis also has values for "mirrored" and "partial". These values are not axes.
 TEST(SplitState, RefusesInvalidAxes) {
   const auto no_axis = [](int axis) {
     return testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("no axis " + std::to_string(axis)));
@@ -71,13 +71,13 @@ TEST(SplitState, RefusesInvalidAxes) {
   }
 }
 
-TEST(SplitState, NamesAxes) {
+TEST(SplitState, AxesHaveNames) {
   EXPECT_EQ(name_of(SplitAxis::k0), "axis 0");
   EXPECT_EQ(name_of(SplitAxis::kMirrored), "mirrored");
   EXPECT_EQ(name_of(SplitAxis::kPartial), "partial");
 }
 
-TEST(SplitState, PrintsText) {
+TEST(SplitState, PrintsSegmentsAndPartitions) {
   EXPECT_EQ(SplitState::split(1, {{128, 128}, {64, 64}}).to_string(), "axis 1 {128, 128} {64, 64}");
   EXPECT_EQ(SplitState::split(0, parse_partition(2, "3:{0,1} 2:{1}")).to_string(), "axis 0 [3:{0,1} 2:{1}]");
   EXPECT_EQ(SplitState::partial().to_string(), "partial");

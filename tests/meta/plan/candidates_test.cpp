@@ -1,5 +1,5 @@
-// top_k and argmax of split rows: the candidates of each rank are correct, and every split gives the results of one
-// device. Values include ties, infinities and NaN.
+// Tests of top_k and argmax on split rows. The candidates of each rank are the best elements that the rank owns. Every
+// split gives the results of one device. The values include ties, infinities and NaN.
 #include "meta/plan/candidates.h"
 
 #include <fmt/format.h>
@@ -34,20 +34,19 @@ std::string candidates(const Tensor& node, int ranks, std::string_view row) {
   return found ? found->to_string() : "none";
 }
 
-TEST(Candidates, AreBestElementsOfEachStretch) {
+TEST(Candidates, AreBestElementsOfEachRank) {
   const Selection s(40, 5);
   EXPECT_EQ(candidates(*s.top, 2, "30:{0} 10:{1}"), "5:{0} 5:{1}");
   EXPECT_EQ(candidates(*s.best, 2, "30:{0} 10:{1}"), "1:{0} 1:{1}");
-  EXPECT_EQ(candidates(*s.top, 3, "3:{2} 30:{0} 7:{1}"), "3:{2} 5:{0} 5:{1}")
-      << "a short stretch sends all its elements";
-  EXPECT_EQ(candidates(*s.top, 3, "39:{0} 1:{2}"), "5:{0} 1:{2}") << "rank 1 has no stretch";
+  EXPECT_EQ(candidates(*s.top, 3, "3:{2} 30:{0} 7:{1}"), "3:{2} 5:{0} 5:{1}") << "rank 2 owns only three elements";
+  EXPECT_EQ(candidates(*s.top, 3, "39:{0} 1:{2}"), "5:{0} 1:{2}") << "rank 1 owns no elements";
   EXPECT_EQ(candidates(*s.top, 2, "40:{1}"), "5:{1}");
   EXPECT_EQ(candidate_bytes(*s.top, parse_partition(2, "5:{0} 5:{1}")), 10 * 2 * 4);
   const Selection many(40, 5, {3, 2, 1});
   EXPECT_EQ(candidate_bytes(*many.top, parse_partition(2, "5:{0} 5:{1}")), 6 * 10 * 2 * 4);
 }
 
-TEST(Candidates, NeedOneUnsharedStretchPerRank) {
+TEST(Candidates, NeedOneUnsharedRunPerRank) {
   const Selection s(40, 5);
   EXPECT_EQ(candidates(*s.top, 2, "10:{0} 20:{1} 10:{0}"), "none");
   EXPECT_EQ(candidates(*s.top, 2, "10:{0} 30:{0,1}"), "none");
@@ -58,7 +57,7 @@ TEST(Candidates, NeedOneUnsharedStretchPerRank) {
       << "f32 cannot represent 2^24 + 1";
 }
 
-/// The selection by definition: NaN is less than every value, and the lower index wins a tie.
+/// Selects the best values by definition: NaN is less than every value, and the lower index wins a tie.
 std::vector<double> best_of(const test::Values& values, int64_t length, int64_t k) {
   const auto below = [](double a, double b) { return std::isnan(a) ? !std::isnan(b) : a < b; };
   std::vector<double> all;
@@ -73,7 +72,7 @@ std::vector<double> best_of(const test::Values& values, int64_t length, int64_t 
   return all;
 }
 
-/// A matcher for places that select these values.
+/// A matcher for the k best values of each row. `values` contains the elements of all rows.
 auto best_values(const test::Values& values, int64_t length, int64_t k) {
   test::Values best = best_of(values, length, k);
   for (size_t i = 0; i < best.size(); ++i) {
@@ -83,8 +82,8 @@ auto best_values(const test::Values& values, int64_t length, int64_t k) {
   return testing::Pointwise(testing::NanSensitiveDoubleEq(), best);
 }
 
-/// A random partition of three kinds: one stretch per rank in random rank order, possibly empty; several stretches per
-/// rank; or shared stretches.
+/// A random partition. Most partitions have one run per rank, in random rank order. A run may be empty. Some partitions
+/// have several runs per rank. In some partitions, rank 0 is an additional owner of every run.
 Partition any_partition(std::mt19937_64& random, int ranks, int64_t length) {
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
   std::vector<int> order(static_cast<size_t>(ranks));
@@ -116,7 +115,7 @@ test::Values random_values(std::mt19937_64& random, int64_t count) {
 
 class SplitSelection : public testing::TestWithParam<int> {};
 
-TEST_P(SplitSelection, EqualsOneDeviceWithTiesAndNaN) {
+TEST_P(SplitSelection, MatchesOneDeviceWithTiesAndNaN) {
   const int ranks = GetParam();
   std::mt19937_64 random(static_cast<uint64_t>(ranks));
   int small_gathers = 0;
@@ -125,8 +124,8 @@ TEST_P(SplitSelection, EqualsOneDeviceWithTiesAndNaN) {
     const int64_t k =
         1 + static_cast<int64_t>(random() % static_cast<uint64_t>(trial % 2 ? length : std::min<int64_t>(length, 4)));
     const char* dtype = std::array{"f32", "f16", "bf16"}[random() % 3];
-    // scale() makes an activation from the weight. The activation has the weight's layout and is converted if that is
-    // cheaper.
+    // scale() makes an activation from the weight. The layout of the activation is the layout of the weight, unless the
+    // plan changes the layout because another layout is cheaper.
     const std::string text = fmt::format(
         "weight %x {} [{}, {}, {}]\n%s = scale(%x) {{scale=1}}\n%top = top_k(%s) {{k={}}}\n%best = argmax(%s)\n"
         "%e = reshape(%s) {{shape=[1,{},{},{}]}}\n%values = get_rows(%e, %top)\n%value = get_rows(%e, %best)\n"

@@ -20,14 +20,14 @@ constexpr size_t kRoom = 0x10000;  ///< bytes reserved for each tensor
 
 struct PlacedOptions {
   std::vector<int> cuts = {};
-  const char* shown = nullptr;  ///< name of a shown node
+  const char* shown = nullptr;  ///< name of a node in PlanOptions::shown
   test::Layouts layouts = test::norm_layouts(2);
   int64_t rows = 1000;  ///< maximum number of rows that the communicator fuses
   std::vector<DType> products = {};
 };
 
 /// A plan without memory in which all tensors have fake addresses. Node i of a rank is at address (rank + 1) * 2^32 + i
-/// * kRoom. Leaves follow the nodes.
+/// * kRoom. The addresses of leaves follow the addresses of nodes.
 struct Placed {
   explicit Placed(const std::string& text, const PlacedOptions& options = {}) : store(2) {
     parse_graph(text, graph, weights);
@@ -80,7 +80,7 @@ struct Placed {
     }
     return found;
   }
-  /// The tensors whose all_reduce is also joined with the product, on any rank.
+  /// The tensors whose all_reduce is also joined with the product on rank 0 or rank 1.
   std::vector<std::string> with_product() const {
     std::vector<std::string> found;
     for (size_t step = 0; step < plan.steps.size(); ++step) {
@@ -92,7 +92,7 @@ struct Placed {
   FusedNorm call(size_t step, size_t rank) const {
     return joined_norm(*plan.ranks[rank].graph, plan.steps[step].ranges[rank], plan.steps[step].tensor.c_str());
   }
-  /// True if all calls can be made with the present addresses.
+  /// Whether every call is valid with the current addresses.
   bool can_run() const {
     try {
       for (size_t step = 0; step < plan.steps.size(); ++step) {
@@ -113,7 +113,7 @@ struct Placed {
 using Names = std::vector<std::string>;
 const Names kBoth{"y", "y2"}, kSecond{"y2"}, kFirst{"y"}, kNone;
 
-TEST(JoinedNorm, PlanShowsJoinedNodes) {
+TEST(JoinedNorm, PrintedPlanNamesJoinedNodes) {
   Placed placed(test::norm_graph(3));
   EXPECT_EQ(placed.joined(), kBoth);
   EXPECT_EQ(steps_text(placed.plan), R"(steps (nodes of the local graphs)
@@ -129,7 +129,7 @@ TEST(JoinedNorm, PlanShowsJoinedNodes) {
   EXPECT_THAT(local_text(placed.plan, 1), HasSubstr("step 2 compute\n     6  "));
 }
 
-TEST(JoinedNorm, CallMatchesItsNodes) {
+TEST(JoinedNorm, CallHasAddressesAndShapesOfItsNodes) {
   Placed placed(test::norm_graph(3));
   const auto at = [&](std::string_view name) { return reinterpret_cast<const float*>(placed.local(1, name).data); };
   const FusedNorm first = placed.call(1, 1);
@@ -187,8 +187,8 @@ TEST(JoinedNorm, UnsupportedProductsAreNotJoined) {
     return text.replace(text.find(product), product.size(), product + late);
   };
   EXPECT_EQ(with_product(with_late("%v = unary(%x) {kind=silu}\noutput %v\n")), kSecond)
-      << "another node runs in between";
-  EXPECT_EQ(with_product(with_late("%v = reshape(%x) {shape=[32,2,1,1]}\n")), kBoth) << "a view runs nothing";
+      << "another node runs between the product and the all_reduce";
+  EXPECT_EQ(with_product(with_late("%v = reshape(%x) {shape=[32,2,1,1]}\n")), kBoth) << "a view runs no kernel";
 }
 
 TEST(JoinedNorm, ProductsWithOtherReadersAreNotJoined) {
@@ -207,7 +207,8 @@ TEST(JoinedNorm, ProductsWithOtherReadersAreNotJoined) {
       << "a computed matrix";
   EXPECT_EQ(with_product(product_as("%g = cast(%h) {dtype=f16}\n%y = mul_mat(%down, %g)\n")), kSecond)
       << "a column of f16";
-  // If a rank has no part of the product, it runs no node between product and all_reduce.
+  // One rank computes no part of the product. The product is joined unless a node runs between the product and the
+  // all_reduce.
   const auto split = [](int axis, int64_t first) {
     return Layout::split(axis, Partition::from_shares(std::vector<int64_t>{first, 96 - first}));
   };
@@ -220,7 +221,7 @@ TEST(JoinedNorm, ProductsWithOtherReadersAreNotJoined) {
   }
 }
 
-/// The memory plan keeps the product's column apart from the results of the call.
+/// In the memory plan, the column of the product does not overlap the results of the call.
 TEST(JoinedNorm, MemoryIsPlannedForJoinedProducts) {
   Placed placed(test::norm_graph(1), {.products = {DType::kF32}});
   for (RankPlan& rank : placed.plan.ranks) {
@@ -254,17 +255,17 @@ TEST(JoinedNorm, ValuesWithOtherReadersAreComputed) {
   EXPECT_EQ(reduced.joined(), kSecond) << "the sum of the ranks is read twice";
 }
 
-TEST(JoinedNorm, ShownValuesAreComputed) {
+TEST(JoinedNorm, ValuesReadBetweenSegmentsAreComputed) {
   for (const auto& [name, expected] : {std::pair{"n", kSecond}, {"n2", kFirst}, {"m", kBoth}, {"r", kBoth}}) {
     EXPECT_EQ(Placed(test::norm_graph(1), {.shown = name}).joined(), expected) << name;
   }
 }
 
-TEST(JoinedNorm, NothingIsJoinedAcrossCut) {
+TEST(JoinedNorm, NodesAreNotJoinedAcrossCut) {
   for (int node = 1; node < 11; ++node) {
     Placed placed(test::norm_graph(1), {.cuts = {node}});
-    // Nodes 0 h, 1 y, 2 r, 3 n, 4 m, 5 h2, 6 y2, 7 r2, 8 n2, 9 m2, 10 out. The all_reduce of y and y2 is just before r
-    // and r2.
+    // The nodes are 0 h, 1 y, 2 r, 3 n, 4 m, 5 h2, 6 y2, 7 r2, 8 n2, 9 m2 and 10 out. The plan adds an all_reduce of y
+    // just before r, and an all_reduce of y2 just before r2.
     const bool cuts_first = node == 3 || node == 4, cuts_second = node == 8 || node == 9;
     EXPECT_EQ(placed.joined(), cuts_first ? kSecond : cuts_second ? kFirst : kBoth) << node;
   }
@@ -278,8 +279,8 @@ TEST(JoinedNorm, UnsupportedShapesAreNotJoined) {
   EXPECT_EQ(Placed(test::norm_graph(1), {.layouts = {}}).joined(), kNone) << "no collectives";
 }
 
-// The call may read the factor before earlier work has finished, so the factor must be a weight that nothing writes.
-TEST(JoinedNorm, ComputedOrWrittenFactorsAreNotJoined) {
+// The call may read the factor before earlier work has finished. So the factor must be a weight that no node writes.
+TEST(JoinedNorm, ComputedOrOverwrittenFactorPreventsJoining) {
   const auto with = [](std::string_view from, std::string_view to) {
     std::string text = test::norm_graph(1);
     const size_t at = text.find(from);
@@ -314,7 +315,7 @@ TEST(JoinedNorm, ResultsMayReuseMemoryOfSources) {
   EXPECT_TRUE(unused.can_run()) << "the call does not write these values";
 }
 
-TEST(JoinedNorm, ResultsPartlyOverlappingSourcesAreRefused) {
+TEST(JoinedNorm, RefusesResultsThatPartlyOverlapSources) {
   for (int rank : {0, 1}) {
     for (const char* result : {"r", "m"}) {
       for (const char* source : {"x", "y"}) {
@@ -336,7 +337,7 @@ TEST(JoinedNorm, ResultsPartlyOverlappingSourcesAreRefused) {
   }
 }
 
-/// For several numbers of rows and alignments, the planned memory allows all calls.
+/// The planned memory allows all calls, for several numbers of rows and several alignments.
 TEST(JoinedNorm, MemoryIsPlannedForJoinedNodes) {
   for (int64_t rows : {1, 2, 3, 7, 64}) {
     for (size_t alignment : {size_t{1}, size_t{64}, size_t{4096}}) {
@@ -365,7 +366,8 @@ TEST(JoinedNorm, CommunicatorWithoutKernelRefusesCall) {
   FusedNorm norm;
   norm.what = "y";
   EXPECT_THAT([&] { communicator->enqueue_fused(0, norm); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("[all_reduce_norm y] the communicator 'host' has no such call")));
+              ThrowsMessage<InvalidArgument>(
+                  HasSubstr("[all_reduce_norm y] the communicator 'host' does not support this call")));
 }
 
 }  // namespace

@@ -124,7 +124,7 @@ TEST(Plan, PrintsLlamaLayerOnThreeDevices) {
 )");
 }
 
-TEST(Plan, LayerNeedsTwoAllReducesAtAnyRatio) {
+TEST(Plan, LayerNeedsTwoAllReducesForAnyShares) {
   const std::vector<std::string> expected{"all_reduce attn_out", "all_reduce ffn_out"};
   for (const std::vector<int64_t>& shares : std::vector<std::vector<int64_t>>{
            {2, 2}, {3, 1}, {1, 3}, {4, 0}, {0, 4}, {2, 1, 1}, {1, 0, 3}, {1, 1, 1, 1}, {0, 2, 0, 2}}) {
@@ -136,7 +136,7 @@ TEST(Plan, LayerNeedsTwoAllReducesAtAnyRatio) {
   }
 }
 
-TEST(Plan, GathersLogitsReadByDevice) {
+TEST(Plan, GathersLogitsThatNodesRead) {
   const std::vector<std::string> expected{"all_reduce attn_out", "all_reduce ffn_out", "all_gather logits"};
   for (const std::vector<int64_t>& shares : {std::vector<int64_t>{3, 1}, {2, 1, 1}}) {
     const Planned planned = llama(shares, 2, "%p = soft_max(%logits, _, _)\noutput %p");
@@ -152,12 +152,13 @@ TEST(Plan, GathersOnlyCandidatesForSelection) {
     std::vector<int64_t> shares;
     int64_t k, sent;
   };
-  // `sent` of 40 logits are gathered.
+  // The plan gathers `sent` candidates instead of the 40 logits.
   for (const auto& [shares, k, sent] : {Case{{3, 1}, 1, 2}, {{2, 1, 1}, 1, 3}, {{3, 1}, 5, 10}, {{2, 1, 1}, 5, 15}}) {
     const std::string op = k == 1 ? "argmax(%logits)" : fmt::format("top_k(%logits) {{k={}}}", k);
     const Planned planned = llama(shares, 2, fmt::format("%best = {}\noutput %best", op));
     EXPECT_EQ(collectives(planned.plan), expected);
-    // The bytes of two all_reduces and of the candidates, each of which has a value and a place.
+    // The two all_reduces transfer 2 * 32 floats each. The all_gather transfers a value and an index for each
+    // candidate.
     EXPECT_EQ(planned.plan.collective_bytes(), 2 * (2 * 32 * 4) + sent * 2 * 4);
     EXPECT_EQ(planned.plan.layout(*planned.graph.find("best")), Layout::mirrored());
   }
@@ -165,7 +166,8 @@ TEST(Plan, GathersOnlyCandidatesForSelection) {
 
 TEST(Plan, GathersRowInsteadOfTooManyCandidates) {
   const Planned planned = llama({2, 1, 1}, 2, "%best = top_k(%logits) {k=9}\noutput %best");
-  EXPECT_EQ(collectives(planned.plan).back(), "all_gather logits") << "27 values and places against 40 values";
+  EXPECT_EQ(collectives(planned.plan).back(), "all_gather logits")
+      << "27 logits and 27 indices are more than 40 logits";
 }
 
 TEST(Plan, OneDeviceNeedsNoCollective) {
@@ -218,7 +220,7 @@ TEST(Plan, JsonMatchesPlan) {
   }
 }
 
-TEST(Plan, PrintsLocalGraphByStep) {
+TEST(Plan, PrintsNodesOfEveryStepOfLocalGraph) {
   const Partition columns = parse_partition(2, "512:{0} 256:{1}");
   const Planned p(
       test::kFeedForward, 2,
@@ -239,8 +241,8 @@ TEST(Plan, PrintsLocalGraphByStep) {
               ThrowsMessage<InvalidArgument>(HasSubstr("no rank 2; give one of 0 to 1")));
 }
 
-/// Every node of a local graph is in exactly one step, in order. Only views may be outside all steps, if a step for
-/// these views would have no other nodes. A collective step has one node of its kind.
+/// Every node of a local graph except views is in exactly one step. A view may be outside all steps. The steps are in
+/// the order of the nodes. A collective step has exactly one node, the collective.
 TEST(Plan, StepsCoverLocalGraphs) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const test::RandomCase one = test::random_case(seed);
@@ -288,7 +290,7 @@ TEST(Plan, ErrorNamesLeafMissingOnDevice) {
               ThrowsMessage<InvalidArgument>(HasSubstr("w f32 [4] has no layout; declare it")));
 }
 
-/// The planned memory equals the allocated memory to the byte, as reported by the plan, its buffers and the devices.
+/// The plan, its buffers and the devices report the same number of bytes.
 TEST(PlanMemory, EqualsAllocatedMemory) {
   for (uint64_t seed = 1000; seed < 1150; ++seed) {
     const test::RandomCase one = test::random_case(seed);
@@ -337,7 +339,7 @@ TEST(PlanMemory, IncludesPlacedWeightsAndCaches) {
   const auto backend = mesh.device->init();
   const auto plan = backend->create_plan(model.graph);
   const Plan& made = plan_of(*plan);
-  EXPECT_EQ(made.ranks[0].memory.weights, 24u * 256 + 64) << "w and n, rounded up";
+  EXPECT_EQ(made.ranks[0].memory.weights, 24u * 256 + 64) << "bytes of w and n, rounded up";
   EXPECT_EQ(made.ranks[1].memory.weights, 8u * 256 + 64);
   EXPECT_EQ(made.ranks[0].memory.cache, 16u * 6 * 4);
   EXPECT_EQ(made.ranks[1].memory.cache, 48u * 6 * 4);
@@ -347,8 +349,8 @@ TEST(PlanMemory, IncludesPlacedWeightsAndCaches) {
   EXPECT_THAT(to_string(made), testing::HasSubstr(std::to_string(24 * 256 + 64)));
 }
 
-/// A reshape cannot keep the split of a weight. The text says that every run gathers the weight.
-TEST(Plan, NamesCollectivesThatDependOnWeightsOnly) {
+/// The reshape cannot keep the split of the weight. The text of the plan says that every run gathers the weight.
+TEST(Plan, MarksCollectivesThatDependOnlyOnWeights) {
   const auto plan_with = [](const Layout& layout) {
     const test::CpuMesh mesh(2, {{"w", layout}});
     test::Loaded model(
@@ -369,7 +371,7 @@ TEST(Plan, NamesCollectivesThatDependOnWeightsOnly) {
   };
   const auto [gathered, text] = plan_with(Layout::split(1, parse_partition(2, "1:{0} 3:{1}")));
   EXPECT_EQ(gathered, "w\n");
-  EXPECT_THAT(text, testing::HasSubstr("depends only on weights, repeated in each run"));
+  EXPECT_THAT(text, testing::HasSubstr("depends only on weights, but is repeated in each run"));
   const auto [nothing, without] = plan_with(Layout::mirrored());
   EXPECT_EQ(nothing, "");
   EXPECT_THAT(without, testing::Not(testing::HasSubstr("repeated")));
@@ -381,13 +383,14 @@ TEST(PlanMemory, PersistentMemoryEqualsAllocatedMemory) {
   const auto planned = persistent_memory(loaded.weights.tensors(), mesh.device->shards(), mesh.members);
   const auto allocated = allocated_per_rank(*loaded.memory);
   for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(planned[rank].weights + planned[rank].cache, allocated[rank]);
-  // wq 32x32, wk and wv 32x16, wo 32x32, gate, up and down 24x32, head 32x20, embd 32x40, three norms of 32; f32.
+  // All weights are f32: wq 32x32, wk and wv 32x16, wo 32x32, gate, up and down 24x32, head 32x20, embd 32x40, and
+  // three norms with 32 elements each.
   const size_t floats = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 24 * 32 + 32 * 20 + 32 * 40 + 3 * 32;
   EXPECT_EQ(planned[0].weights, floats * 4);
   EXPECT_EQ(planned[0].cache, 2u * 8 * 16 * 2 * 2);
 }
 
-TEST(PlanMemory, IsSpreadOverAllocationsOfLimitedSize) {
+TEST(PlanMemory, IsDividedIntoAllocationsOfLimitedSize) {
   BackendReg& family = *Registry::instance().find_family("NULL");
   Device& small = family.create_device("max_size=1K");
   const auto meta = MetaDevice::create({&Registry::instance().device("NULL0"), &small}, test::callback_for({}));

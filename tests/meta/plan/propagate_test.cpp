@@ -14,7 +14,8 @@ namespace {
 
 using testing::ElementsAre;
 
-/// A graph from text, propagated from the given layouts of its leaves. Leaves that are not listed are mirrored.
+/// A graph that is parsed from text. Its leaves have the given layouts, from which the layouts of the nodes are
+/// propagated. A leaf without a given layout is mirrored.
 struct Propagated {
   Propagated(const std::string& text, int ranks, std::map<std::string, Layout> layouts, const CostModel& model = {})
       : layouts(std::move(layouts)) {
@@ -90,7 +91,7 @@ TEST(Propagate, StrategiesDoNotDependOnShares) {
   }
 }
 
-TEST(Propagate, AsksForEachLeafOnce) {
+TEST(Propagate, AsksCallbackOnceForEachLeaf) {
   const Propagated p(test::kFeedForward, 2, {});
   EXPECT_THAT(p.asked, ElementsAre(testing::Pair("down", 1), testing::Pair("gate", 1), testing::Pair("up", 1),
                                    testing::Pair("x", 1)));
@@ -120,7 +121,7 @@ TEST(Propagate, EveryNodeHasValidChoice) {
         check_layout(choice.sources[i], node->src[i]->dtype, node->src[i]->shape, one.ranks, node->src[i]->name);
       }
       if (node->op == Op::kSetRows) {
-        EXPECT_EQ(choice.result, p.layout_of(*node->src[0])) << "a cache stays in place";
+        EXPECT_EQ(choice.result, p.layout_of(*node->src[0])) << "set_rows keeps the layout of the cache";
       }
     }
   }
@@ -135,7 +136,7 @@ TEST(Propagate, IsDeterministic) {
 }
 
 TEST(Propagate, SplitsMirroredBias) {
-  // Splitting a mirrored weight needs no collective, even if the weight is large and every rank takes several pieces.
+  // Splitting a mirrored weight needs no collective. This also holds for a large weight and for several runs per rank.
   const Propagated cut(R"(
 input %x f32 [64]
 weight %w f32 [64, 6144]
@@ -149,7 +150,7 @@ output %o
   EXPECT_EQ(cut.of("z"), "split 0 [2048:{0} 2048:{1} 1024:{0} 1024:{1}]");
 }
 
-/// An output head that is tied to the embedding. Every rank has the whole table.
+/// An output head that uses the table of the token embedding. Every rank has the whole table.
 const std::string kTiedHead = R"(
 input %x f32 [64]
 weight %w f32 [64, 512]
@@ -177,11 +178,11 @@ output %best
   EXPECT_TRUE(p.choice("ids").by_candidates);
   EXPECT_EQ(p.of("ids"), "mirrored");
   EXPECT_TRUE(p.choice("best").selected);
-  EXPECT_EQ(p.of("best"), "mirrored") << "values are gathered with their places";
+  EXPECT_EQ(p.of("best"), "mirrored") << "candidates are gathered with their indices";
   EXPECT_THAT(to_string(p.result, whole(const_cast<Graph&>(p.graph))),
               testing::HasSubstr("ids          top_k      candidates [16000:{0} 16000:{1}]: split 0 [16000:{0} "
                                  "16000:{1}] -> mirrored"));
-  // Another node needs the whole logits, so every rank computes all of the logits, as without a selection.
+  // Another node needs all logits. So every rank computes all logits, as in a graph without a selection.
   const Propagated whole_too(graph + "%p = soft_max(%logits, _, _)\noutput %p\n", 2, tied_head_layouts());
   EXPECT_EQ(whole_too.of("logits"), "mirrored");
   EXPECT_FALSE(whole_too.choice("ids").by_candidates);
@@ -208,15 +209,15 @@ output %best
   }
   const Propagated p(graph + selected, 2, tied_head_layouts());
   EXPECT_TRUE(p.choice("ids").by_candidates);
-  // Another node needs the whole logits.
+  // Another node needs all logits.
   EXPECT_EQ(Propagated(graph + "%p = soft_max(%bent, _, _)\noutput %capped\noutput %p\n", 2, tied_head_layouts())
                 .of("logits"),
             "mirrored");
 }
 
 TEST(Propagate, ReducesPartialSumOnceForAllUsers) {
-  // %a could pass the partial sum on. But %n needs the complete sum, so %a takes the complete sum and nothing is
-  // reduced twice.
+  // %a could add a partial sum. But %n needs the complete sum, so %a also takes the complete sum. The plan then reduces
+  // %y only once.
   const Propagated p(R"(
 input %x f32 [8, 3]
 weight %w f32 [8, 8]
@@ -251,7 +252,7 @@ output %n
 }
 
 TEST(Propagate, UsesOfTiedEmbeddingHaveDifferentStrategies) {
-  // A tied embedding split by rows: the lookup gives a partial sum, the product gives split rows.
+  // A tied embedding that is split by rows. The lookup gives a partial sum, and the product gives split rows.
   const Propagated p(R"(
 input %ids i32 [3]
 weight %e f32 [8, 10]
@@ -282,9 +283,9 @@ TEST(Propagate, RangeUsesLayoutsOfEarlierRanges) {
   EXPECT_TRUE(p.at(graph.find("n")).result.is_mirrored());
 }
 
-TEST(Propagate, CostModelChoosesReductionOrGather) {
-  // The weight is split on k and x is split on columns. Either x is redistributed along k and the sum is reduced, or
-  // the weight is gathered, which wins if moving a weight is cheap.
+TEST(Propagate, GathersWeightOnlyIfItsTransferIsCheap) {
+  // The weight is split on k, and x is split on columns. One strategy redistributes x along k and reduces the sum.
+  // Another strategy gathers the weight. The second strategy wins if the transfer of a weight is cheap.
   constexpr const char* kText = R"(
 weight %w f32 [64, 4]
 cache %x f32 [64, 4096]
@@ -311,9 +312,9 @@ TEST(CheapestSource, PrefersExistingLayoutThenLeastTraffic) {
   };
   EXPECT_EQ(cheapest({half, Layout::mirrored()}, Layout::mirrored()), 1u);
   EXPECT_EQ(cheapest({half, Layout::mirrored()}, half), 0u);
-  EXPECT_EQ(cheapest({half, Layout::mirrored()}, other), 1u) << "slices of the whole cost no collective";
+  EXPECT_EQ(cheapest({half, Layout::mirrored()}, other), 1u) << "slices of a mirrored source need no collective";
   EXPECT_EQ(cheapest({Layout::partial(), half}, Layout::mirrored()), 1u) << "gathering costs half as much as reducing";
-  EXPECT_EQ(cheapest({half, half}, other), 0u) << "the first of several equal costs";
+  EXPECT_EQ(cheapest({half, half}, other), 0u) << "the first of two sources with equal costs";
 }
 
 /// Two ranks that multiply with `rate` operations/s, and links of `bandwidth` bytes/s.
@@ -331,9 +332,9 @@ CostModel model_of(double rate, double bandwidth) {
   return CostModel::of(std::move(machine), std::vector<std::string>{"A", "B"});
 }
 
-TEST(Propagate, LinkSpeedDecidesWhetherProductIsDivided) {
-  // The cache is split on the contracted axis. A divided product gives a partial sum [1024, 512]. Otherwise 64 x 512
-  // values of the cache are gathered, and every rank computes the whole product.
+TEST(Propagate, DividesProductOnlyIfLinksAreFast) {
+  // The cache is split on the contracted axis. A divided product gives a partial sum [1024, 512]. If the product is not
+  // divided, the plan gathers 64 x 512 values of the cache, and every rank computes the whole product.
   constexpr const char* kText = R"(
 weight %w f32 [64, 1024]
 cache %x f32 [64, 512]
@@ -347,7 +348,7 @@ output %n
 }
 
 TEST(Propagate, SlowestRankDeterminesComputeCost) {
-  // An evenly divided product takes as long as the slower rank needs for its half of the work.
+  // The slower rank determines the time of an evenly divided product.
   auto machine = std::make_shared<machine::MachineModel>();
   for (const double rate : {1e12, 1e9}) {
     machine::DeviceModel device;

@@ -1,4 +1,6 @@
-// Text of the choices of propagation, one line per node: the layouts of its sources and of its result.
+// Prints the choices of propagation as text. Each node has one line, with its strategy, the layouts of its sources and
+// the layout of its result:
+//
 //   y            mul_mat    split k [384:{0} 384:{1}]: split 0 [384:{0} 384:{1}], split 0 [384:{0} 384:{1}] -> partial
 #pragma once
 
@@ -11,8 +13,8 @@
 
 namespace shoal::meta {
 
-/// "split k [384:{0} 384:{1}]", "candidates [20:{0} 20:{1}]", "candidates" for a lookup, "whole", or "on runs" for
-/// views and concat.
+/// The text of a strategy. Examples are "split k [384:{0} 384:{1}]" and "candidates [20:{0} 20:{1}]". A lookup of
+/// candidates gives "candidates". Views and concat give "on runs". Other texts are "by expert", "linear" and "whole".
 inline std::string strategy_text(const Tensor& node, const NodeChoice& choice) {
   if (choice.factor >= 0) {
     const char letter = rule_for(node)->factors[choice.factor].letter;

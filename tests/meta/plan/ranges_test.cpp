@@ -1,4 +1,4 @@
-// Graphs that are planned range by range on a meta device. Each range has its own local graphs.
+// Tests of graphs that are planned range by range on a meta device. Each range has its own local graphs.
 #include <gtest/gtest.h>
 
 #include "meta/device/meta_backend.h"
@@ -14,7 +14,8 @@ Layout even(int axis, int64_t length) {
   return Layout::split(axis, Partition::even(2, length));
 }
 
-/// Plans the ranges that end before the nodes `ends`, and the remaining range.
+/// Plans consecutive ranges of the graph. The ranges end before the nodes `ends`, and the last range has the remaining
+/// nodes.
 std::vector<std::unique_ptr<GraphPlan>> plan_ranges(Backend& backend, Graph& graph, std::vector<int> ends) {
   ends.push_back(static_cast<int>(graph.nodes().size()));
   std::vector<std::unique_ptr<GraphPlan>> plans;
@@ -54,7 +55,7 @@ void check_all_cuts(const std::string& text, const test::Layouts& layouts) {
   }
 }
 
-TEST(MetaRanges, ViewsMayBeginInAnEarlierRange) {
+TEST(MetaRanges, ViewsMayReadTensorsOfEarlierRanges) {
   check_all_cuts(R"(
 input %x f32 [8, 4]
 weight %w f32 [8, 6]
@@ -88,9 +89,9 @@ output %c
                  {{"k", even(0, 4)}});
 }
 
-// In a sum of a mirrored tensor and a view of a partial cache, ranks above 0 use the view as their addend. Later writes
-// into the cache must not change this addend.
-TEST(MetaRanges, CacheViewAddendIsCopiedBeforeNextWrite) {
+// The sum adds a mirrored tensor and a view of a partial cache. Ranks above 0 use the view as their addend of the sum.
+// Later writes into the cache must not change this addend.
+TEST(MetaRanges, AddendThatViewsCacheIsCopiedBeforeNextWrite) {
   const std::string text = R"(
 input %x f32 [8, 1]
 input %slots1.i i32 [1]
@@ -112,9 +113,9 @@ output %n
   EXPECT_TRUE(plan_of(*plan).layout(*loaded.graph.find("s")).is_partial());
 }
 
-// The input is written before its first segment, and the second range reads it. Meanwhile the first range must not
-// reuse its memory.
-TEST(MetaRanges, LateInputIsKeptForLaterRange) {
+// The caller writes the input just before the first segment that reads it. The second range also reads the input. So
+// the first range must not reuse the memory of the input.
+TEST(MetaRanges, LateInputIsNotOverwrittenBeforeLaterRange) {
   const std::string text = R"(
 input %x f32 [64]
 input %e f32 [64]

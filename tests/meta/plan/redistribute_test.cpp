@@ -1,5 +1,5 @@
-// Tests every pair of layouts. The local graphs of redistribute() run on the CPU, plain copies replace the collective,
-// and each rank's result is compared element by element.
+// Tests redistribute() for random pairs of layouts. The local graphs of redistribute() run on the CPU. A reference
+// implementation replaces the collectives. The tests compare the result of each rank element by element.
 #include "meta/plan/redistribute.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ void write(Tensor& tensor, const Values& values) {
   tensor_set(tensor, values.data(), 0, values.size() * sizeof(float));
 }
 
-/// Reference implementation of a step's collective.
+/// Reference implementation of the collectives.
 void run_collective(const std::vector<Tensor*>& nodes) {
   const size_t n = nodes.size();
   std::vector<Values> in, out(n);
@@ -99,7 +99,8 @@ Values pick(const Values& global, const std::vector<int64_t>& elements) {
   return values;
 }
 
-/// Shards of the global values in a layout. The addends of Partial differ between ranks and are exact in f32.
+/// Divides the global values into the shards of a layout. The addends of Partial differ between ranks and are exact in
+/// f32.
 std::vector<Values> shards(const Values& global, const Shape& shape, const Layout& layout, int ranks) {
   std::vector<Values> out;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -139,7 +140,7 @@ void expect_redistributed(const Shape& shape, const Layout& from, const Layout& 
   }
 }
 
-TEST(Redistribute, ConvertsAnyLayoutToAnyOther) {
+TEST(Redistribute, ConvertsBetweenAnyTwoLayouts) {
   std::mt19937_64 rng(11);
   for (int round = 0; round < 1500; ++round) {
     const int ranks = 1 + static_cast<int>(rng() % 4);

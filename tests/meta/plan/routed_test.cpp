@@ -53,7 +53,7 @@ weight %down f32 [4, 8, 6]
 output %y
 )";
 
-/// Three experts in two slices. Each slice has its own products.
+/// Three experts. Each expert is cut into two slices, and each slice has its own products.
 constexpr const char* kSlices = R"(
 input %x f32 [8, 1, 5]
 input %ids3.e i32 [2, 5]
@@ -80,7 +80,7 @@ weight %down f32 [2, 8, 6]
 output %y
 )";
 
-/// Experts divided among some ranks.
+/// A graph with experts that are divided among the ranks.
 struct Divided {
   Divided(int ranks, const std::string& runs, const std::string& text = kExperts) : ranks(ranks), text(text) {
     const Partition experts = parse_partition(ranks, runs);
@@ -106,7 +106,7 @@ struct Divided {
     });
   }
 
-  /// Number of nodes of an op on a rank.
+  /// Number of nodes with this op in the local graph of a rank.
   int nodes(Op op, int rank) const {
     return count([&](const Plan& plan) {
       const auto all = plan.ranks[static_cast<size_t>(rank)].graph->nodes();
@@ -134,7 +134,7 @@ struct Divided {
 
   std::string differs(uint64_t seed = 1) const { return test::check_case(random_case(seed), members()); }
 
-  /// Like differs(), but with random ranges, segments and shown nodes.
+  /// Like differs(), but with random ranges, random segments and random nodes in PlanOptions::shown.
   std::string differs_in_pieces(uint64_t seed) const {
     auto devices = members();
     devices.resize(static_cast<size_t>(ranks));
@@ -157,7 +157,7 @@ class Routed : public testing::Test {
   test::CpuConfiguration configuration_{"devices=8,threads=1"};
 };
 
-TEST_F(Routed, WholeExpertsAreReducedOnce) {
+TEST_F(Routed, DividedExpertsNeedOneReduction) {
   for (const auto& [ranks, runs] :
        std::vector<std::pair<int, std::string>>{{2, "3:{0} 3:{1}"},
                                                 {2, "1:{0} 5:{1}"},
@@ -172,7 +172,7 @@ TEST_F(Routed, WholeExpertsAreReducedOnce) {
   }
 }
 
-TEST_F(Routed, StrategyIsPrintedAsByExpert) {
+TEST_F(Routed, PrintsTheStrategyOfDividedExperts) {
   const std::string text = Divided(2, "3:{0} 3:{1}").propagated();
   EXPECT_THAT(text, HasSubstr("h            glu        by expert: partial, partial -> partial\n"));
   EXPECT_THAT(text, HasSubstr("gs           add        by expert: partial, partial -> partial\n"));
@@ -186,7 +186,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(at, from.size(), to);
 }
 
-/// A rank without experts omits the products and all nodes that depend on them.
+/// A rank without experts omits the products and all nodes that depend on the products.
 TEST_F(Routed, ZeroProductsArePruned) {
   const Divided divided(3, "2:{0} 4:{2}");
   for (const auto& [op, count] : std::vector<std::pair<Op, int>>{
@@ -195,11 +195,11 @@ TEST_F(Routed, ZeroProductsArePruned) {
     EXPECT_EQ(divided.nodes(op, 1), 0) << name_of(op);
     EXPECT_EQ(divided.nodes(op, 2), count) << name_of(op);
   }
-  EXPECT_EQ(divided.nodes(Op::kFill, 1), 1) << "the reduced value";
+  EXPECT_EQ(divided.nodes(Op::kFill, 1), 1) << "rank 1 contributes zeros to the reduction";
   EXPECT_EQ(divided.nodes(Op::kFill, 0), 0);
 }
 
-TEST_F(Routed, RanksHaveProductsOfTheirSlices) {
+TEST_F(Routed, RanksComputeOnlyProductsOfTheirSlices) {
   for (const auto& [ranks, runs] : std::vector<std::pair<int, std::string>>{
            {4, "2:{0} 1:{2} 2:{1} 1:{3}"}, {2, "3:{0} 3:{1}"}, {3, "3:{0} 2:{1} 1:{2}"}}) {
     const Divided divided(ranks, runs, kSlices);
@@ -231,8 +231,8 @@ TEST_F(Routed, PrunedValuesCanBeRead) {
   }
 }
 
-/// A sum is reduced before a node that would not keep its zero rows.
-TEST_F(Routed, UnroutableNodesAreReducedFirst) {
+/// The plan reduces a sum before a node that would change rows of zeros in this sum.
+TEST_F(Routed, SumIsReducedBeforeNodeThatMapsZeroToNonzero) {
   const auto check = [](const std::string& from, const std::string& to) {
     const Divided divided(2, "2:{0} 4:{1}", replaced(kExperts, from, to));
     EXPECT_GT(divided.collectives(), 1) << to;
@@ -243,16 +243,16 @@ TEST_F(Routed, UnroutableNodesAreReducedFirst) {
   check("%gc = clamp(%gs) {min=-inf,max=7}", "%gc = clamp(%gs) {min=0.5,max=7}");
   check("%sum = add(%h, %once)", "%sum = add(%h, %weights)");
   check("%h = glu(%gc, %us) {kind=geglu_quick}", "%h = div(%gc, %us)");
-  // Ids of other tokens, or ids in another order, prevent routing.
+  // The changed node uses ids of other tokens or ids in another order. So the plan needs more than one collective.
   check("%d = mul_mat_id(%down, %sum, %ids6.e)", "input %ids6.f i32 [2, 5]\n%d = mul_mat_id(%down, %sum, %ids6.f)");
   check("%ub = get_rows(%up_bias, %flat)", "input %ids6.g i32 [10]\n%ub = get_rows(%up_bias, %ids6.g)");
-  // The products of each slice are multiplied by experts of the other slice.
+  // The last product of the first slice uses the experts of the second slice.
   const Divided crossed(2, "3:{0} 3:{1}",
                         replaced(kSlices, "%d0 = mul_mat_id(%down, %h0, %ids3.e) {ranges=[0:3,1099511627776:3]}",
                                  "%d0 = mul_mat_id(%down, %h0, %ids3.e) {ranges=[1099511627776:3,0:3]}"));
   EXPECT_GT(crossed.collectives(), 1);
   EXPECT_EQ(crossed.differs(), "");
-  // The experts of the second products are divided differently.
+  // The experts of `down` are divided differently from the experts of `gate` and `up`.
   Divided other(2, "2:{0} 4:{1}");
   other.layouts["down"] = Layout::split(2, parse_partition(2, "3:{0} 3:{1}"));
   EXPECT_GT(other.collectives(), 1);
@@ -261,7 +261,7 @@ TEST_F(Routed, UnroutableNodesAreReducedFirst) {
   EXPECT_EQ(other.differs(), "");
 }
 
-TEST_F(Routed, EqualsOneDeviceWithAnyOpBetween) {
+TEST_F(Routed, ResultsEqualOneDeviceForAnyOpBetweenProducts) {
   const char* const kNodes[] = {"unary(%us) {kind=silu}",
                                 "unary(%us) {kind=softplus}",
                                 "scale(%us) {scale=3}",

@@ -1,5 +1,6 @@
-// Plans in segments: cuts, shown nodes, and copies that are written between segments. All tests run on meta devices and
-// on one CPU device and expect the same results.
+// Tests of plans that run in segments (PlanOptions::cuts). Between two segments, the caller reads nodes in
+// PlanOptions::shown and writes inputs in PlanOptions::late. Results on a meta device must equal the results on one CPU
+// device.
 #include <gmock/gmock.h>
 
 #include <random>
@@ -25,7 +26,7 @@ int segment_of(const PlanOptions& options, int node) {
   return static_cast<int>(after - options.cuts.begin());
 }
 
-/// The first segment that uses each input; 0 for unused inputs.
+/// For each input, the first segment that uses the input, or 0 if no segment uses it.
 std::map<const Tensor*, int> first_uses(const Graph& graph, const PlanOptions& options) {
   std::map<const Tensor*, int> uses;
   for (const Tensor* node : graph.nodes()) {
@@ -42,7 +43,8 @@ class Pieces {
  public:
   explicit Pieces(uint64_t seed) : one_(test::random_case(seed)), rng_(seed), mesh_(one_.ranks, one_.layouts) {}
 
-  /// Returns "" if every shown node has the same value as on one device, otherwise a description of the difference.
+  /// Returns "" if every node in PlanOptions::shown has the same value as on one device. Otherwise returns a
+  /// description of the difference.
   std::string check(bool on_meta) {
     const test::Results expected = all_nodes();
     Device& device = on_meta ? static_cast<Device&>(*mesh_.device) : mesh_.other();
@@ -67,7 +69,7 @@ class Pieces {
  private:
   int pick(int n) { return static_cast<int>(rng_() % static_cast<uint64_t>(n)); }
 
-  /// Results of one device with every node as an output.
+  /// The results of all nodes on one device. Every node is an output of the graph.
   test::Results all_nodes() {
     test::Loaded loaded(one_.graph, mesh_.other(), one_.seed);
     for (Tensor* node : loaded.graph.nodes()) loaded.graph.output(node);
@@ -91,7 +93,8 @@ class Pieces {
       if (pick(rate) == 0) options.cuts.push_back(i);
     }
     for (const Tensor* node : graph.nodes()) {
-      // Caches are not shown: the reference is read at the end, when later writes have changed them.
+      // `shown` contains no caches. The test reads the expected values after the whole run, when later nodes have
+      // already changed the caches.
       if (!node->storage()->is_persistent() && pick(3) == 0) options.shown.push_back(node);
     }
     const auto uses = first_uses(graph, options);
@@ -125,7 +128,7 @@ class Pieces {
     for (int segment = 0; segment < plan.segments(); ++segment) {
       backend.compute_async(plan, segment, segment + 1);
       backend.synchronize();
-      write(segment + 1);  // shown values are valid until the next segment runs
+      write(segment + 1);  // values of `shown` are valid until the next segment runs
       for (const Tensor* node : options.shown) {
         if (segment_of(options, node->id) == segment) found[node->name] = result(*node);
       }
@@ -140,7 +143,7 @@ class Pieces {
   test::CpuMesh mesh_;
 };
 
-TEST(Segments, ShownValuesEqualOneDevice) {
+TEST(Segments, ValuesReadBetweenSegmentsEqualValuesOfOneDevice) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     for (bool on_meta : {true, false}) {
       SCOPED_TRACE(fmt::format("seed {}, {}", seed, on_meta ? "meta device" : "one device"));
@@ -205,8 +208,9 @@ output %d
   EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
 }
 
-/// Each segment shows one value and needs one copied input. Later segments reuse the memory of both.
-TEST(Segments, CopiesAndShownNodesReuseMemory) {
+/// Each segment has one node in PlanOptions::shown and one late input. Later segments reuse the memory of the node and
+/// of the input.
+TEST(Segments, LaterSegmentsReuseMemoryOfEarlierSegments) {
   const test::CpuMesh mesh(2);
   std::string text, nodes;
   constexpr int kSteps = 16;
@@ -225,7 +229,7 @@ TEST(Segments, CopiesAndShownNodesReuseMemory) {
     EXPECT_LE(bytes, 4u * 4096) << "instead of memory for 16 inputs and 16 nodes";
 }
 
-/// The second rank has no node in the first segment, so both of its segments begin at the same node.
+/// The second rank has no node in the first segment. So the two segments of this rank begin at the same node.
 TEST(Segments, LateInputIsWritableBeforeEmptySegment) {
   const test::CpuMesh mesh(2, {{"w", Layout::partial()}});
   test::Loaded loaded(R"(
@@ -243,10 +247,11 @@ output %y
   EXPECT_EQ(plan->writable_from(*x), 0);
 }
 
-/// %b adds a mirrored value to the partial sum %a. On all ranks except rank 0, %b is the addend of %a itself.
-TEST(Segments, ShownSumIsKeptAfterItsAddendIsFreed) {
+/// %b adds a mirrored value to the partial sum %a. On all ranks except rank 0, %b has no memory of its own and uses the
+/// addend of %a.
+TEST(Segments, SumIsReadableAfterItsAddendIsFreed) {
   const test::CpuMesh mesh(2, {{"w", Layout::split(0, parse_partition(2, "3:{0} 5:{1}"))}});
-  // The values of the second segment need more memory than the first segment leaves free next to the addend.
+  // The second segment needs so much memory that it also reuses the memory of the addend.
   std::string text = R"(
 input %x f32 [8]
 input %z f32 [16]
@@ -282,7 +287,8 @@ weight %w f32 [8, 16]
   for (size_t i = 0; i < sum.size(); ++i) EXPECT_NEAR(sum[i], one_sum[i], 1e-5) << i;
 }
 
-/// Weights that are stored elsewhere and copied to the mesh for a run are split as if they were stored on the mesh.
+/// The weights are stored on another device and copied to the mesh for a run. The copies have the same split layouts as
+/// weights that are stored on the mesh.
 struct StreamedWeights : testing::Test {
   StreamedWeights() {
     weight = context.add("w", DType::kF32, {16, 12, 1, 1});

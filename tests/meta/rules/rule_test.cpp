@@ -44,25 +44,25 @@ TEST_F(RuleFactors, NormalFormRoundTrips) {
 TEST_F(RuleFactors, RefuseMalformedText) {
   const Tensor& node = *add(g, f32({4, 3, 1, 1}), f32({4, 1, 1, 1}));
   for (const char* bad : {
-           "a b, a",                       // no result
-           "a b -> a b",                   // one source missing
-           "a b, a, a -> a b",             // one source too many
-           "a b, - -> a b",                // '-' for a source that is present
-           "a b, b -> a b",                // lengths of b differ
-           "a 1, a -> a b",                // '1' on an axis of another length
-           "a a, a -> a b",                // a twice in an operand
-           "a b, (a) -> a b",              // a is marked as whole in one operand only
-           "a c, a -> a b",                // c is neither in the result nor summed
-           "a b, a -> a b | sum b",        // summed and in the result
-           "a b, a -> a b | sum q",        // no such factor
-           "a b, a -> a b | linear 2",     // no such source
-           "a b, a -> a b | linear",       // empty clause
-           "a b, a -> a b | quadratic 0",  // unknown clause
-           "a b, a 1 1 1 1 -> a b",        // five axes in an operand
-           "A b, A -> A b",                // not a lower-case letter
+           "a b, a",                       // there is no result
+           "a b -> a b",                   // one source is missing
+           "a b, a, a -> a b",             // there is one source too many
+           "a b, - -> a b",                // '-' stands for a source that exists
+           "a b, b -> a b",                // `b` has different lengths
+           "a 1, a -> a b",                // '1' stands for an axis of another length
+           "a a, a -> a b",                // `a` is used twice in an operand
+           "a b, (a) -> a b",              // `a` is marked as whole in only one operand
+           "a c, a -> a b",                // `c` is neither in the result nor summed
+           "a b, a -> a b | sum b",        // `b` is summed and in the result
+           "a b, a -> a b | sum q",        // there is no factor `q`
+           "a b, a -> a b | linear 2",     // there is no source 2
+           "a b, a -> a b | linear",       // the clause is empty
+           "a b, a -> a b | quadratic 0",  // the clause is unknown
+           "a b, a 1 1 1 1 -> a b",        // an operand has five axes
+           "A b, A -> A b",                // `A` is not a lower-case letter
            "3*a b, 3*a -> 3*a b",          // 3 does not divide 4
-           "a (b, a -> a (b",              // open bracket
-           "x*a b, a -> a b",              // not a number
+           "a (b, a -> a (b",              // the bracket is not closed
+           "x*a b, a -> a b",              // `x` is not a number
            "a [b]/1 2, a -> a [b]",        // the term 2 has no letter
        }) {
     EXPECT_THROW(parse_rule(bad, node), InvalidArgument) << bad;
@@ -102,11 +102,11 @@ TEST_F(RuleFactors, KvGroupsAreSplitWithTheirHeads) {
   ASSERT_TRUE(back);
   EXPECT_EQ(back->factor, h);
   EXPECT_EQ(back->partition, parse_partition(2, "6:{0} 2:{1}"));
-  // The cut is inside a KV group, after one and a half groups of two heads, so the mapping is not uniform.
+  // The cut is after three query heads. A KV group has two query heads, so the cut is inside a group.
   EXPECT_EQ(operand_layout(rule, h, parse_partition(2, "3:{0} 5:{1}"), rule.sources[1]), std::nullopt);
 }
 
-TEST_F(RuleFactors, RepetitionsAreSplitAlike) {
+TEST_F(RuleFactors, RepetitionsOfFactorHaveEqualSplits) {
   const Tensor& node = *glu_fused(g, f32({12, 2, 1, 1}), GluKind::kSwiglu);
   const Rule rule = *rule_for(node);
   const auto from_segments = factor_split(rule, rule.sources[0], split(0, 2, "4:{0} 2:{1} 4:{0} 2:{1}"));
@@ -115,7 +115,7 @@ TEST_F(RuleFactors, RepetitionsAreSplitAlike) {
   EXPECT_EQ(result_layout(rule, from_segments->factor, from_segments->partition), split(0, 2, "4:{0} 2:{1}"));
   EXPECT_EQ(operand_layout(rule, from_segments->factor, from_segments->partition, rule.sources[0]),
             split(0, 2, "4:{0} 2:{1} 4:{0} 2:{1}"));
-  // Without segments the two halves have different cuts.
+  // Without segments, each rank has one contiguous half of the axis.
   EXPECT_FALSE(factor_split(rule, rule.sources[0], split(0, 2, "6:{0} 6:{1}")));
 }
 
@@ -129,7 +129,7 @@ TEST_F(RuleFactors, BlocksAreNotCut) {
   EXPECT_FALSE(factor_split(rule, rule.sources[1], split(0, 2, "48:{0} 48:{1}")));
 }
 
-TEST_F(RuleFactors, AreNotSplitIfWholeAbsentOrMissing) {
+TEST_F(RuleFactors, WholeAndAbsentFactorsAreNotSplit) {
   const Rule norm = *rule_for(*rms_norm(g, f32({12, 2, 1, 1}), {}));
   EXPECT_FALSE(factor_split(norm, norm.sources[0], split(0, 2, "6:{0} 6:{1}")));
   EXPECT_FALSE(operand_layout(norm, norm.find('a'), Partition::even(2, 12), norm.sources[0]));
@@ -158,14 +158,14 @@ TEST_F(RuleFactors, SelectedRangesFollowPartition) {
   const Partition rows = parse_partition(3, "3:{0} 4:{1} 2:{0}");
   EXPECT_THAT(ranges(all, 'r', rows, 0), testing::ElementsAre(IndexRange{0, 3}, IndexRange{7, 2}));
   EXPECT_THAT(ranges(all, 'r', rows, 1), testing::ElementsAre(IndexRange{3, 4}));
-  // One empty range, because an empty list of ranges would mean every row.
+  // The list contains one empty range, because an empty list would mean every row.
   EXPECT_THAT(ranges(all, 'r', rows, 2), testing::ElementsAre(IndexRange{0, 0}));
   EXPECT_TRUE(ranges(all, 'r', parse_partition(2, "9:{1}"), 1).empty());
   // A split of another factor does not change the ranges.
   EXPECT_TRUE(ranges(all, 'x', Partition::even(3, 4), 1).empty());
 }
 
-TEST_F(RuleFactors, SelectedRangesAreComposed) {
+TEST_F(RuleFactors, LocalRangesDivideRangesOfNode) {
   const SelectParams some{{{10, 4}, {40, 5}}};
   const Tensor& node = *get_rows(g, f32({4, 9, 1, 1}), i32({5, 1, 1, 1}), some);
   const Partition rows = parse_partition(2, "2:{0} 3:{1} 4:{0}");

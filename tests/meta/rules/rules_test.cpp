@@ -1,4 +1,4 @@
-// Golden text: the rule of every op, one line per op.
+// Compares the rule of every op with golden text.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 

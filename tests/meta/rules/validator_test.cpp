@@ -1,4 +1,4 @@
-// Checks every rule of the table by brute force. Also checks that the validator detects wrong rules.
+// Checks every rule of the table by brute force. Other tests check that the validator detects wrong rules.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -21,7 +21,7 @@ struct CaseGraph {
   TensorContext weights;
 };
 
-/// The factors that may be split according to a rule.
+/// The letters of the factors that may be split.
 std::string splittable(const meta::Rule& rule) {
   std::string letters;
   for (const meta::Factor& factor : rule.factors) {
@@ -30,11 +30,12 @@ std::string splittable(const meta::Rule& rule) {
   return letters;
 }
 
-/// Ops that compute but need no rule: concat maps layouts on runs, and fill has no source to split.
+/// Compute ops without a rule. The layout of concat follows from the runs of its sources. `fill` has no source to
+/// split.
 constexpr Op kWithoutRule[] = {Op::kConcat, Op::kFill};
 
 TEST(RuleValidator, EveryRuleIsCorrectAndComplete) {
-  std::map<std::string, bool> used;  // expected missing splits, and whether the test has found each of them
+  std::map<std::string, bool> used;  // the allowed missing splits that the test has found
   std::map<Op, std::set<char>> splittable_in, exercised_in;
   const std::vector<AllowedMiss> allowed = allowed_misses();
   for (const std::string& text : rule_cases()) {
@@ -88,11 +89,11 @@ const BrokenRule kBroken[] = {
      "d t h, d (s) h, (e) (s) h, -, -, - -> (e) h t | sum d | linear 2", "factor d", false},
     {"cache %c f32 [4, 7]\ninput %x f32 [4, 3]\ninput %i i32 [3]\n%y = set_rows(%c, %x, %i)",
      "x [r], x i, i -> x [r] | sum i", "factor i", false},
-    // Letters on wrong axes that have the correct lengths.
+    // A rule with letters on wrong axes. The wrong axes have the correct lengths.
     {"input %q f32 [4, 3, 3]\ninput %k f32 [4, 5, 3]\ninput %v f32 [6, 5, 3]\n%y = attention(%q, %k, %v, _, _, _)",
      "(d) t h, (d) (s) h, (e) (s) h, -, -, - -> (e) t h | linear 2", "factor h", false},
-    // Rules that claim too much linearity. The first two functions are homogeneous, so positive shares would not detect
-    // the error.
+    // Rules that wrongly declare a source as linear. `relu` and `abs` are linear for positive multiples of x. So the
+    // validator needs other addends to detect the error.
     {"input %x f32 [5, 3]\n%y = unary(%x) {kind=relu}", "a b -> a b | linear 0", "linear 0", false},
     {"input %x f32 [5, 3]\n%y = unary(%x) {kind=abs}", "a b -> a b | linear 0", "linear 0", false},
     {"input %x f32 [5, 3]\n%y = scale(%x) {scale=2, bias=1}", "a b -> a b | linear 0", "linear 0", false},
@@ -168,7 +169,8 @@ constexpr const char* kStructural[] = {
 
 constexpr int kMostTrials = 40;
 
-/// Turns all inputs into weights, because the callback chooses layouts of weights. Also makes the last node an output.
+/// Turns all inputs into weights, because the callback chooses only layouts of weights. Also makes the last node an
+/// output.
 std::string to_lay_out(std::string text) {
   for (size_t at = text.find("input %"); at != std::string::npos; at = text.find("input %")) {
     text.replace(at, 5, "weight");
@@ -185,7 +187,7 @@ std::vector<std::string> graphs_to_lay_out() {
 
 class EveryLayout : public testing::TestWithParam<int> {};
 
-TEST_P(EveryLayout, EqualsOneDevice) {
+TEST_P(EveryLayout, GivesResultsOfOneDevice) {
   const CpuConfiguration configuration("devices=3,threads=1");
   LayoutTrials trials(GetParam());
   for (const std::string& text : graphs_to_lay_out()) {
@@ -197,11 +199,11 @@ TEST_P(EveryLayout, EqualsOneDevice) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, EveryLayout, testing::Values(2, 3));
 
-TEST(LayoutTrials, DetectTooPermissiveRules) {
+TEST(LayoutTrials, DetectRulesThatAllowWrongSplits) {
   const CpuConfiguration configuration("devices=3,threads=1");
   for (const BrokenRule& broken : kBroken) {
-    if (broken.missing) continue;  // a missing split is slower, but correct
-    // Lowering adds a mirrored source of add on one rank only, whatever the rule says.
+    if (broken.missing) continue;  // if a rule lacks a correct split, plans are slower but correct
+    // If a source of `add` is mirrored, lowering adds this source on one rank only and does not use the rule.
     if (CaseGraph(broken.graph).node().op == Op::kAdd) continue;
     LayoutTrials trials(2, [&](const Tensor&) { return std::optional<std::string>(broken.rule); });
     EXPECT_NE(trials.run(to_lay_out(broken.graph), 500).problem, "") << broken.rule << "\nfor\n" << broken.graph;

@@ -1,7 +1,8 @@
-// Compares every architecture with Hugging Face transformers. scripts/reference creates tiny random models when tests
-// are built. Their logits must match tests/models/references for prompts of 1, 7 and 300 tokens, evaluated as a whole
-// and token by token, on 1 to 8 devices, with even and uneven shares. Mutated models, in which one element of the
-// formula is changed, must give other logits.
+// Compares every architecture with Hugging Face transformers. The build runs scripts/reference, which creates tiny
+// random models. The logits of these models must match the files in tests/models/references. The prompts have 1, 7 and
+// 300 tokens. Each prompt is evaluated as a whole, and again with single tokens at the end. The models run on 1 to 8
+// devices, with even and uneven shares. A mutated model changes one element of the formula and must give different
+// logits.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -66,7 +67,7 @@ std::vector<std::string> cases() {
   return names(SHOAL_SOURCE_DIR "/tests/models/references");
 }
 
-/// Distance of logits from the reference.
+/// Accumulates the error of logits relative to the reference.
 class Distance {
  public:
   void add(std::span<const float> found, std::span<const float> expected) {
@@ -97,8 +98,8 @@ SessionOptions session_options(int64_t context, int64_t batch) {
   return options;
 }
 
-/// Error of a prompt that is evaluated in pieces. Each piece ends at a position that has reference logits. The last
-/// `singles` tokens are evaluated one by one.
+/// Error of the logits of a prompt. The prompt is evaluated in batches that end at positions with reference logits. The
+/// last `singles` tokens are evaluated one by one.
 double error_of(Session& session, const Answer& answer, int singles) {
   Distance error;
   const size_t vocab = answer.logits.size() / answer.rows.size(), end = answer.ids.size();
@@ -153,7 +154,7 @@ INSTANTIATE_TEST_SUITE_P(
       return fmt::format("{}_{}{}", name, mesh.devices, *mesh.ratio != 0 ? "_uneven" : "");
     });
 
-/// Every model with experts. Devices hold whole experts.
+/// Runs every model with experts. Each device stores whole experts.
 class WholeExperts : public ::testing::TestWithParam<DevicesAndShares> {};
 
 TEST_P(WholeExperts, LogitsMatchTransformers) {
@@ -186,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(All, WholeExperts,
                            return fmt::format("{}{}", info.param.devices, even ? "" : "_uneven");
                          });
 
-/// Every model with latent caches. The rows of the caches are divided among devices.
+/// Runs every model with latent caches. The rows of the caches are divided among devices.
 class LatentRows : public ::testing::TestWithParam<DevicesAndShares> {};
 
 TEST_P(LatentRows, LogitsMatchTransformers) {
@@ -242,7 +243,7 @@ INSTANTIATE_TEST_SUITE_P(All, Mutations, ::testing::ValuesIn(cases()), [](const 
   return name;
 });
 
-/// Largest error of the logits of another file of the same model, over all prompts.
+/// Largest logit error of the file NAME.VARIANT.gguf over all prompts of the reference `name`.
 double error_of_other_file(const std::string& name, const std::string& variant) {
   const ReferenceCase reference(name);
   const auto context = reference.file.get<uint32_t>("reference.context");
@@ -252,7 +253,7 @@ double error_of_other_file(const std::string& name, const std::string& variant) 
   return most;
 }
 
-/// Adds a key to a file. Adds a second key whose length keeps the tensors aligned.
+/// Adds `key` to a file, and a second key that keeps the tensor data aligned.
 template <class T>
 std::string with_key(const std::string& text, const std::string& key, T value) {
   constexpr GgufType kType = std::is_same_v<T, bool> ? GgufType::kBool : GgufType::kU32;
@@ -288,7 +289,7 @@ TEST_P(ModelKeys, UnreadKeysAreReported) {
   }
 }
 
-TEST_P(ModelKeys, KeysOfSaverDoNotChangeLogits) {
+TEST_P(ModelKeys, KeysOfLlamaCppSaverDoNotChangeLogits) {
   EXPECT_LE(error_of_other_file(GetParam(), "saved"), kClose);
 }
 
@@ -307,14 +308,14 @@ TEST(Lfm2, AppliesSlidingWindow) {
   EXPECT_GE(error_of_last(*loaded.session, reference.answers[2]), kOther);  // 300 tokens
 }
 
-TEST(OllamaFiles, GiveReferenceLogits) {
+TEST(OllamaFiles, LogitsMatchReference) {
   for (const char* name : {"gpt-oss", "gemma3", "lfm2", "qwen35", "qwen35-draft", "qwen35moe", "qwen3next"}) {
     EXPECT_LE(error_of_other_file(name, "ollama"), kClose) << name;
     EXPECT_THAT(open_model(model_path(fmt::format("{}.ollama", name)))->hparams.unread_keys, ::testing::IsEmpty());
   }
 }
 
-TEST(OllamaFiles, OrderOfValueHeadsIsChecked) {
+TEST(OllamaFiles, RefusesUnexpectedOrderOfValueHeads) {
   const test::TemporaryFile changed("value-heads.gguf");
   for (const auto& [name, reordered] : {std::pair("qwen35", true), {"qwen3next", false}}) {
     const std::string key = fmt::format("{}.ssm.v_head_reordered", name), text = test::text_of(model_path(name));
@@ -325,20 +326,21 @@ TEST(OllamaFiles, OrderOfValueHeadsIsChecked) {
   }
 }
 
-TEST(OllamaFiles, ImageAndSoundTensorsAreIgnored) {
+TEST(OllamaFiles, ImageAndAudioTensorsAreIgnored) {
   EXPECT_THAT(open_model(model_path("qwen35.ollama"))->ignored_prefixes,
               ::testing::ElementsAre("a.", "mm.", "mtp.", "v."));
   EXPECT_THAT(open_model(model_path("gpt-oss.ollama"))->ignored_prefixes, ::testing::IsEmpty());
 }
 
-/// Numbers of all-reduces per layer: of activations (`rows`), and of two sums of squares (`small`).
+/// Number of all-reduces per layer. `rows` counts all-reduces of activations. `small` counts all-reduces of two sums of
+/// squares.
 struct Reductions {
   int64_t rows = 0, small = 0;
 };
 
-/// Usually there is one all-reduce after attention and one after the feed-forward block. There is only one if both
-/// blocks run in parallel, and one more if experts and a dense block are normalised separately. A small all-reduce is
-/// added if q and k are normalised over all heads.
+/// A layer usually has one all-reduce after attention and one after the feed-forward block. If both blocks run in
+/// parallel, the layer has only one all-reduce. If experts and a dense block are normalised separately, the layer has
+/// three. If q and k are normalised over all heads, the layer also has a small all-reduce.
 Reductions reductions_of(const Model& model) {
   const std::string_view architecture = model.architecture->name;
   if (architecture == "command-r" || architecture == "cohere2") return {1, 0};
@@ -378,7 +380,7 @@ TEST_P(ModelLayers, UseExpectedNumberOfAllReduces) {
   }
 }
 
-TEST_P(ModelLayers, EverySplitGroupCanBeDivided) {
+TEST_P(ModelLayers, EveryCutGroupHasUnits) {
   const auto model = open_model(model_path(GetParam()));
   const auto units = split_units(model->hparams, model->split_tensors());
   EXPECT_TRUE(units.contains(CutGroup::kFeedForward));

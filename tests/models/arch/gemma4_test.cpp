@@ -1,5 +1,5 @@
-// Properties of Gemma 4 other than its logits, which architectures_test.cpp compares: keys per layer, shared caches,
-// and layers on different devices.
+// Tests the per-layer keys, the shared caches and the placements of Gemma 4. architectures_test.cpp compares the logits
+// of Gemma 4 with the reference.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,11 +16,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// 7 layers: the second, the fourth and the last have no window; the last three read the caches of the third and fourth.
+// kEmbeddings has 7 layers. Layers 1, 3 and 6 have no window. Layers 4 and 5 read the cache of layer 2, and layer 6
+// reads the cache of layer 3.
 const std::string kEmbeddings = SHOAL_REFERENCE_MODELS "/gemma4-embeddings.gguf";
 const std::string kWithExperts = SHOAL_REFERENCE_MODELS "/gemma4-experts.gguf";
 
-/// Error on opening the model without the key `without` and with the keys that `keys` writes.
+/// Error of opening a copy of the model. The copy lacks the key `without` and has the keys that `keys` writes.
 std::string refusal_with(const std::string& without, const std::function<void(test::GgufWriter&)>& keys) {
   const GgufFile whole(kEmbeddings);
   test::GgufWriter writer;
@@ -60,7 +61,7 @@ TEST(Gemma4, HeadsAndRopeDependOnLayerType) {
 
   const Hparams experts = open_model(kWithExperts)->hparams;
   EXPECT_EQ(experts.layer(1).ff, 24);
-  EXPECT_EQ(experts.layer(1).shared_ff, 64) << "the dense block";
+  EXPECT_EQ(experts.layer(1).shared_ff, 64) << "number of columns of the dense block";
   EXPECT_EQ(experts.layer(0).kv_heads, 3);
   EXPECT_EQ(experts.layer(1).kv_heads, 1);
 }
@@ -75,8 +76,9 @@ TEST(Gemma4, RefusesInvalidKeys) {
   EXPECT_THAT(with_count("attention.shared_kv_layers", 7),
               HasSubstr("'gemma4.attention.shared_kv_layers' is 7 of 7 layers"));
   EXPECT_THAT(with_count("attention.shared_kv_layers", 6),
-              HasSubstr("is 6, but no layer before 1 has the attention type of layer 1"));
-  EXPECT_THAT(with_count("rope.dimension_count_swa", 18), HasSubstr("must be even and at most the head's 16"));
+              HasSubstr("is 6, but no layer before layer 1 has the attention type of layer 1"));
+  EXPECT_THAT(with_count("rope.dimension_count_swa", 18),
+              HasSubstr("must be even and at most 16, the length of a head"));
   EXPECT_THAT(
       refusal_with("attention.head_count_kv",
                    [](test::GgufWriter& writer) {
@@ -85,7 +87,7 @@ TEST(Gemma4, RefusesInvalidKeys) {
       HasSubstr("gives layer 5 a different number of heads than layer 2, although both share keys and values"));
 }
 
-// The published model has these tensors, although its own code ignores them.
+// The published model contains these tensors, but the publisher's code ignores them.
 TEST(Gemma4, UnusedKeyAndValueWeightsAreAccepted) {
   const auto with_tensor = [](const std::string& name, std::vector<int64_t> dims) {
     return refusal_with("context_length", [&](test::GgufWriter& writer) {
@@ -99,7 +101,7 @@ TEST(Gemma4, UnusedKeyAndValueWeightsAreAccepted) {
   EXPECT_THAT(with_tensor("blk.5.attn_sinks.weight", {6, 1}), HasSubstr("'blk.5.attn_sinks.weight' is not part of"));
 }
 
-TEST(Gemma4, LayersWithSharedCacheDoNotWrite) {
+TEST(Gemma4, LayersWithSharedCacheDoNotWriteCaches) {
   const auto model = open_model(kEmbeddings);
   KvCache cache;
   declare_cache(cache, model->hparams, {.rows = 64, .batch = 16});
@@ -116,7 +118,7 @@ TEST(Gemma4, LayersWithSharedCacheDoNotWrite) {
                                 "blk.3.keys"));
 }
 
-TEST(Gemma4, LastLayersComputeOnlyWantedTokens) {
+TEST(Gemma4, LayersWithSharedCacheComputeOnlyOutputTokens) {
   const auto model = open_model(kEmbeddings);
   KvCache cache;
   declare_cache(cache, model->hparams, {.rows = 64, .batch = 16});
@@ -128,7 +130,7 @@ TEST(Gemma4, LastLayersComputeOnlyWantedTokens) {
     return int64_t{-1};
   };
   EXPECT_EQ(tokens_of("blk.3.q"), 16);
-  EXPECT_EQ(tokens_of("blk.3.ffn_out"), 16) << "which feeds the next layer";
+  EXPECT_EQ(tokens_of("blk.3.ffn_out"), 16) << "the next layer reads this result";
   EXPECT_EQ(tokens_of("blk.4.q"), 3);
   EXPECT_EQ(tokens_of("blk.6.ffn_out"), 3);
   EXPECT_EQ(built.logits->shape[1], 3);
@@ -139,7 +141,7 @@ struct Gemma4Place {
   const char* name;
   std::vector<int> groups;
   std::function<void(PlacementOptions&)> edit;
-  int splits;  ///< number of splits in the graph for a single token
+  int splits;  ///< number of scheduler splits of the graph for a single token
 };
 
 class Gemma4Placements : public ::testing::TestWithParam<Gemma4Place> {};
@@ -162,7 +164,7 @@ TEST_P(Gemma4Placements, LogitsMatchOneDevice) {
   std::vector<int32_t> text(75);
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<int32_t>(i * 37 % 100);
   ASSERT_NO_FATAL_FAILURE(compare(text));
-  // Compares several outputs after the rings have wrapped around.
+  // Compares 5 outputs of one batch after the ring caches have wrapped around.
   ASSERT_NO_FATAL_FAILURE(compare({text.begin(), text.begin() + 14}, 5));
   ASSERT_NO_FATAL_FAILURE(compare(text));
   for (const int32_t token : {5, 6, 7}) ASSERT_NO_FATAL_FAILURE(compare({token}));
@@ -178,10 +180,10 @@ const Gemma4Place kGemma4Placed[] = {
     // the first device and back.
     {"two_devices", {1, 1}, place_by_layers, 3},
     {"three_devices", {1, 1, 1}, place_by_layers, 3},
-    // One split more than with two_devices, to stream the RoPE factors.
+    // This case has one more scheduler split than two_devices: the split that streams the RoPE factors.
     {"two_groups", {2, 3}, place_by_layers, 4},
     {"uneven_groups", {3, 2}, [](PlacementOptions& where) { place_by_layers(where), where.ratio = "3,1"; }, 1},
-    // Layers 4 to 6 read caches on the host, which takes two copies for each layer.
+    // Layers 4 to 6 read caches on the host. Each of these layers needs two copies.
     {"some_layers_on_the_host", {2}, [](PlacementOptions& where) { where.device_layers = 3; }, 10},
     {"caches_on_the_host", {2}, [](PlacementOptions& where) { where.cache_on_host = true; }, 15},
     {"layer_embeddings_on_the_host",

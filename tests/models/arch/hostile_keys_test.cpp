@@ -1,5 +1,5 @@
-// Replaces each number that an architecture reads from a file by an invalid number. The model must either be refused
-// with a one-line error, or open and be planned.
+// Replaces each number in the architecture's keys by invalid numbers. Opening and planning the model must either
+// succeed or fail with a one-line error.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,13 +18,13 @@ namespace {
 
 constexpr std::array<uint32_t, 9> kNumbers{0, 1, 2, 3, 5, 64, 1u << 30, 1u << 31, std::numeric_limits<uint32_t>::max()};
 
-/// Location of one of the architecture's numbers in a file.
+/// A key of the architecture, and the file offset of one number of this key.
 struct Place {
   std::string key;
   size_t offset = 0;
 };
 
-/// Locations of all numbers. For an array, only the locations of the first and the last element.
+/// Returns the locations of all numbers. For an array, returns only the locations of the first and the last element.
 std::vector<Place> places_of(const std::string& text, const std::string& architecture) {
   const GgufFile file("reference", std::as_bytes(std::span(text)));
   std::vector<Place> places;
@@ -54,7 +54,7 @@ std::string outcome_of(const std::string& path) {
 
 class HostileKeys : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(HostileKeys, AreHarmlessOrRefusedInOneLine) {
+TEST_P(HostileKeys, AreAcceptedOrGiveOneLineErrors) {
   const std::string path = fmt::format("{}/{}.gguf", SHOAL_REFERENCE_MODELS, GetParam());
   const std::string original = test::text_of(path), architecture = open_model(path)->hparams.architecture;
   const test::TemporaryFile changed(std::string(GetParam()) + "-hostile.gguf");

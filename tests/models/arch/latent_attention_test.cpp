@@ -1,6 +1,5 @@
-// Latent attention: compares models that cache one row per token with models that cache keys and values of each head.
-// Both have the same weights and run on any devices. Also checks the communication between devices and the
-// hyper-parameters.
+// Compares two variants of a model with latent attention. One variant caches one row per token, the other caches keys
+// and values of each head. Both variants have the same weights. Also tests the collectives and the hyper-parameters.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -23,7 +22,8 @@ using ::testing::HasSubstr;
 constexpr int64_t kLayers = 3, kEmbd = 64, kHeads = 6, kPlain = 16, kTurned = 8, kRank = 32, kValues = 16, kVocab = 96;
 constexpr int64_t kHeadRows = kPlain + kValues;
 
-/// A small random model, with a cache of rows or of heads. The elements of a tensor depend only on its name.
+/// A small random model. If `keeps_rows` is true, the model caches latent rows, otherwise keys and values of each head.
+/// The elements of a tensor depend only on the tensor's name.
 struct SyntheticLatent {
   bool keeps_rows = true;
   int64_t query_rank = 24;
@@ -79,8 +79,8 @@ struct SyntheticLatent {
     add(prefix + "ffn_down_shexp.weight", {64, kEmbd});
   }
 
-  /// Adds the matrices that compute the keys and values of each head: one tensor for both, or a transposed tensor for
-  /// keys and a tensor for values.
+  /// Adds the matrices that compute the keys and values of each head. A model that caches heads has one tensor for keys
+  /// and values. A model that caches rows has a transposed tensor for keys and a tensor for values.
   void add_heads(test::GgufWriter& writer, const std::string& prefix) const {
     const std::vector<int64_t> dims{kRank, kHeads * kHeadRows};
     const std::vector<float> both = elements(prefix + "attn_kv_b.weight", dims);
@@ -158,7 +158,7 @@ SessionOptions in_f32() {
   return options;
 }
 
-/// Logits after a prompt in uneven batches and after each of several single tokens.
+/// Returns the logits after a prompt, then after each of several single tokens.
 std::vector<float> answer(const std::string& path, const LatentMesh& mesh, const SessionOptions& options) {
   LoadedModel loaded(path, mesh.devices, mesh.ratio, options);
   std::vector<float> out;
@@ -211,20 +211,20 @@ TEST(LatentAttention, RefusesUnsupportedCacheTypesOnAnyDevices) {
           const Placement placement(*model, cpu_devices(devices), options);
           ModelPlan(*model, placement, {.dtype_k = dtype});
         };
-        EXPECT_THAT(plan,
-                    ::testing::ThrowsMessage<InvalidArgument>(fmt::format(
-                        "heads of 40 elements do not fill the blocks of 32 that {} have; use f16 or f32 for the keys",
-                        name_of(dtype))));
+        EXPECT_THAT(plan, ::testing::ThrowsMessage<InvalidArgument>(fmt::format(
+                              "heads of 40 elements do not fill whole blocks of 32 ({}); use f16 or f32 for the keys",
+                              name_of(dtype))));
       }
     }
   }
 }
 
-TEST(LatentAttention, NeedsTwoReductionsPerLayerOnAnyDevices) {
+TEST(LatentAttention, UsesTwoAllReducesPerLayerOnAnyDevices) {
   for (const bool keeps_rows : {true, false}) {
     const auto model = open_model(SyntheticLatent{.keeps_rows = keeps_rows}.write());
     for (const LatentMesh& mesh : kLatentMeshes) {
-      // If one device has all heads, a plan that computes all heads on every device is equally fast.
+      // If one device has all heads, the planner may compute all heads on every device, which is equally fast. So the
+      // number of all-reduces is not fixed.
       if (!keeps_rows && std::string_view(mesh.ratio) == "0,1,0") continue;
       SCOPED_TRACE(fmt::format("{} devices {} rows {}", mesh.devices, mesh.ratio, keeps_rows));
       const Placement placement(*model, cpu_devices(mesh.devices), {mesh.ratio, 1});
@@ -311,7 +311,7 @@ TEST(LatentAttention, DividedRowsNeedThreeMoreCollectivesPerLayer) {
   }
 }
 
-TEST(LatentAttention, SavedStatesContinueWithAnyLatentSplit) {
+TEST(LatentAttention, SavedStatesRestoreWithAnyLatentSplit) {
   const std::string path = SyntheticLatent{}.write();
   struct Form {
     int devices;
@@ -341,10 +341,10 @@ TEST(LatentAttention, SavedStatesContinueWithAnyLatentSplit) {
     for (const Form& to : forms) {
       options.context = to.context;
       LoadedModel second(path, cpu_groups({to.devices}), to.placement, options);
-      second.session->evaluate(text.first(9));  // overwritten by the state
+      second.session->evaluate(text.first(9));  // the restored state overwrites these tokens
       restore_state(*second.session, state);
       EXPECT_EQ(second.session->position(), 6);
-      EXPECT_EQ(save_state(*second.session), state) << "the same bytes on any devices";
+      EXPECT_EQ(save_state(*second.session), state) << "the state has the same bytes on any devices";
       EXPECT_LE(nmse(go_on(*second.session), expected), 1e-10) << from.devices << " to " << to.devices;
     }
   }
@@ -367,7 +367,7 @@ TEST(LatentAttention, YarnScalesScoresButNotVectors) {
   EXPECT_FLOAT_EQ(h.rope.freq_scale, 1 / 40.0f);
 }
 
-TEST(LatentAttention, GatingComesFromKeyOrModel) {
+TEST(LatentAttention, GatingIsReadFromKeyOrInferredFromModel) {
   SyntheticLatent model;
   EXPECT_EQ(hparams_of(model).routing.gating, Gating::kSoftMax);
   EXPECT_FALSE(hparams_of(model).routing.normalised);
@@ -376,7 +376,7 @@ TEST(LatentAttention, GatingComesFromKeyOrModel) {
   EXPECT_EQ(hparams_of(model).routing.gating, Gating::kSigmoid);
   EXPECT_EQ(hparams_of(model).routing.group_best, 2);
 
-  // GLM 4.7 Flash is recognised by its layers and its vocabulary.
+  // GLM 4.7 Flash is recognised by its number of layers and its vocabulary size.
   test::GgufWriter writer;
   writer.add("general.architecture", "deepseek2").add("deepseek2.attention.layer_norm_rms_epsilon", 1e-5f);
   const std::map<std::string, uint32_t> counts{{"block_count", 47},

@@ -1,5 +1,5 @@
-// Compares the Llama graph with a plain float64 forward pass, on one device and on meta devices. The variants are
-// features that the repository's model does not have. Also checks the plans of the graph.
+// Compares the Llama graph with a plain float64 forward pass, on one device and on meta devices. The variants of the
+// model have features that the repository's model lacks. Also tests the plans of the graph.
 #include "models/arch/architecture.h"
 
 #include <fmt/format.h>
@@ -49,7 +49,8 @@ const Variant kVariants[] = {
      [](SyntheticModel& m) {
        m.keys = [](test::GgufWriter& writer) { writer.add("llama.rope.scaling.factor", 4.0f); };
      }},
-    // The 8 pairs rotate 5.1, 2.9, 1.6, 0.91, 0.51, 0.29, ... times in 32 positions, so pairs 1 to 5 are blended.
+    // In 32 positions, the 8 pairs rotate 5.1, 2.9, 1.6, 0.91, 0.51, 0.29, ... times. The limits are 2 and 0.4
+    // rotations, so the ramp of YaRN runs from pair 1 to pair 5.
     {"yarn",
      [](SyntheticModel& m) {
        m.keys = [](test::GgufWriter& writer) {
@@ -121,8 +122,8 @@ INSTANTIATE_TEST_SUITE_P(All, LlamaVariant,
                                               *mesh.ratio != 0 ? "_uneven" : "");
                          });
 
-/// Compares models with weights of each type. Some devices have no quantisation block of a divided axis. Error limits
-/// are twice the largest measured errors.
+/// Runs a model with weights of each dtype. With some shares, a device gets no quantisation block of a divided axis.
+/// The error limits are twice the largest measured errors.
 class LlamaWeightTypes : public ::testing::TestWithParam<DType> {};
 
 TEST_P(LlamaWeightTypes, MatchesPlainForwardPass) {
@@ -133,7 +134,7 @@ TEST_P(LlamaWeightTypes, MatchesPlainForwardPass) {
   const std::string path = synthetic.write();
   SessionOptions options;
   options.dtype_k = options.dtype_v = DType::kF32;
-  options.batch = 4;  // larger batches round columns to 8 bits
+  options.batch = 4;  // larger batches quantise the input columns to 8 bits
   std::vector<double> expected;
   for (const Ranks& mesh : {Ranks{1, ""}, {2, ""}, {3, "5,0,2"}}) {
     LoadedModel loaded(path, mesh.devices, mesh.ratio, options);
@@ -210,14 +211,15 @@ TEST_P(LlamaPlan, StoresUnsharedWeightsOnce) {
       }
       size_t slice = tensor->bytes() / tensor->shape[shards.layout.axis];
       if (shards.layout.axis == 0) {
-        expected += tensor->bytes();  // cut along axis 0: query heads and columns, which devices never share
+        expected += tensor->bytes();  // axis 0: query heads or columns, which devices never share
         EXPECT_TRUE(shards.layout.partition.is_disjoint());
         continue;
       }
       for (const meta::Run& run : shards.layout.partition.runs()) expected += slice * run.length * run.owners.size();
     }
     EXPECT_EQ(found, expected);
-    // Without shared heads, the split tensors add up to the bytes of the file.
+    // If no head is on several devices, the devices together store the tensors of the file once, plus additional copies
+    // of the mirrored tensors.
     if (mesh.devices <= 4) {
       size_t mirrored = 0;
       for (const Tensor* tensor : model->weights.tensors()) {
@@ -228,14 +230,15 @@ TEST_P(LlamaPlan, StoresUnsharedWeightsOnce) {
   }
 }
 
-TEST_P(LlamaPlan, MemoryTableMatchesAllocations) {
+TEST_P(LlamaPlan, PlannedMemoryMatchesAllocations) {
   for (const Ranks& mesh : {Ranks{1, ""}, {2, "3,1"}, {3, "5,0,2"}, {5, ""}}) {
     SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
     SessionOptions options;
     options.batch = 32;
     LoadedModel loaded(tiny_model_path(GetParam()), mesh.devices, mesh.ratio, options);
     ModelPlan plan(*loaded.model, loaded.placement, options);
-    // The longest prompts of four shapes, and single tokens, need the maximum memory of a session.
+    // Evaluates the longest prompt of each of the four batch shapes, and a single token. After these evaluations, the
+    // session has its maximum memory.
     for (int64_t tokens : {32, 16, 8, 4, 1}) loaded.session->evaluate(std::vector<int32_t>(tokens, 5));
     loaded.session->logits();
     std::vector<size_t> compute(mesh.devices);
@@ -255,7 +258,7 @@ TEST_P(LlamaPlan, MemoryTableMatchesAllocations) {
   }
 }
 
-/// Number of candidates per output, if each device offers its k best tokens.
+/// Number of candidates per output if each device sends its k best tokens.
 int64_t candidates_of(const Model& model, const Placement& placement, int64_t k) {
   const Tensor& head = *model.weights.find("output.weight");
   const meta::Layout layout = meta::to_layout((*placement.policy_of(0))(head), head, placement.policy_of(0)->devices());
@@ -266,7 +269,7 @@ int64_t candidates_of(const Model& model, const Placement& placement, int64_t k)
   return count;
 }
 
-TEST_P(LlamaPlan, SelectionOnDevicesNeedsOneSmallAllGather) {
+TEST_P(LlamaPlan, ArgmaxOnDevicesNeedsOneSmallAllGather) {
   auto model = open_model(tiny_model_path(GetParam()));
   for (const Ranks& mesh : kMeshes) {
     for (const BatchShape& shape : {BatchShape{1, 1}, {8, 3}}) {
@@ -305,7 +308,7 @@ TEST_P(LlamaPlan, CandidatesReplaceLogits) {
   }
 }
 
-TEST_P(LlamaPlan, BestTokenOnDevicesMatchesLogits) {
+TEST_P(LlamaPlan, ArgmaxOnDevicesMatchesLogits) {
   for (const Ranks& mesh : {Ranks{1, ""}, {2, "30:25"}, {3, "5,0,2"}, {5, ""}}) {
     SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
     LoadedModel loaded(tiny_model_path(GetParam()), mesh.devices, mesh.ratio);
@@ -344,7 +347,7 @@ TEST(LlamaPlanVariants, ExpertsNeedTwoAllReducesPerLayer) {
   for (const Ranks& mesh : {Ranks{2, ""}, {3, ""}, {2, "3,1"}}) expect_two_all_reduces(*model, mesh);
 }
 
-TEST(LlamaPlanVariants, SharedKvHeadNeedsNoExtraReductions) {
+TEST(LlamaPlanVariants, SharedKvHeadNeedsNoExtraAllReduces) {
   SyntheticModel synthetic;
   synthetic.h.kv_heads = 1;
   auto model = open_model(synthetic.write());
@@ -352,7 +355,7 @@ TEST(LlamaPlanVariants, SharedKvHeadNeedsNoExtraReductions) {
     expect_two_all_reduces(*model, mesh);
 }
 
-TEST(LlamaPlanVariants, TiedHeadIsDividedByShares) {
+TEST(LlamaPlanVariants, TiedOutputHeadIsDividedByShares) {
   SyntheticModel synthetic;
   synthetic.tied = true;
   synthetic.h.vocab = 800;
@@ -375,7 +378,7 @@ TEST(LlamaPlanVariants, TiedHeadIsDividedByShares) {
   }
 }
 
-TEST(LlamaPlanVariants, ComputeMemoryShrinksWithDevices) {
+TEST(LlamaPlanVariants, ComputeMemoryPerDeviceShrinksWithMoreDevices) {
   auto model = open_model(tiny_model_path("f16"));
   auto compute = [&](int devices) {
     Placement placement(*model, cpu_devices(devices), {{}, 1});

@@ -1,5 +1,5 @@
-// Opening models: invalid hyper-parameters and mismatched tensors are refused with one line that names the key or
-// tensor.
+// Tests how models are opened. Invalid hyper-parameters and mismatched tensors cause a one-line error that names the
+// key or tensor.
 #include "models/arch/model.h"
 
 #include <fmt/format.h>
@@ -65,8 +65,8 @@ TEST(Hparams, AbsentKeysHaveDefaults) {
   EXPECT_FLOAT_EQ(h.rope.freq_scale, 1.0f);
 }
 
-// 0 groups and gating 0 mean the same as absent keys.
-TEST(Hparams, ZeroExpertKeysCountAsAbsent) {
+// An expert group count of 0 and a gating function of 0 mean the same as absent keys.
+TEST(Hparams, ExpertKeysOfValueZeroCountAsAbsent) {
   for (const bool zeros : {false, true}) {
     SyntheticModel synthetic;
     synthetic.h.architecture = "glm4moe";
@@ -140,7 +140,8 @@ TEST(Hparams, RefusesInvalidKeys) {
       bad("rope.scaling.factor", std::numeric_limits<float>::infinity(), "'llama.rope.scaling.factor' should be"),
       bad("rope.scale_linear", -2.0f, "'llama.rope.scale_linear' should be a number >= 0"),
       bad("rope.scaling.attn_factor", 0.0f, "'llama.rope.scaling.attn_factor' should be a positive number"),
-      bad("rope.scaling.type", std::string("dynamic"), "is 'dynamic'; supported are none, linear, yarn and longrope"),
+      bad("rope.scaling.type", std::string("dynamic"),
+          "is 'dynamic'; the supported values are none, linear, yarn and longrope"),
       bad("vocab_size", uint32_t{95}, "'llama.vocab_size' is 95, but token_embd.weight has 96 rows"),
       bad("expert_count", uint32_t{4}, "llama.expert_used_count"),
   };
@@ -177,7 +178,7 @@ TEST(Hparams, ReadsRopeFactorLikeLlamaCpp) {
       {"linear", {{"scaling.factor", 0.0f}}, 1.0f},
       {"linear", {{"scaling.factor", 4.0f}}, 0.25f},
       {"linear", {{"scale_linear", 8.0f}}, 0.125f},
-      // rope.scaling.factor takes precedence over the older key, even if its value 0 means "none".
+      // rope.scaling.factor takes precedence over the older key scale_linear, even if the factor is 0 (no scaling).
       {"linear", {{"scaling.factor", 4.0f}, {"scale_linear", 8.0f}}, 0.25f},
       {"linear", {{"scaling.factor", 0.0f}, {"scale_linear", 8.0f}}, 1.0f},
       {"none", {{"scaling.factor", 4.0f}, {"scale_linear", 8.0f}}, 1.0f},
@@ -202,24 +203,25 @@ TEST(Hparams, ReadsYarnKeys) {
                                      {"scaling.yarn_beta_fast", 16.0f},
                                      {"scaling.yarn_beta_slow", 2.0f}});
   EXPECT_FLOAT_EQ(rope.ext_factor, 0.5f);
-  EXPECT_FLOAT_EQ(rope.attn_factor * (1 + 0.1f * std::log(4.0f)), 4.5f);  // times the rope op's magnitude
+  EXPECT_FLOAT_EQ(rope.attn_factor * (1 + 0.1f * std::log(4.0f)), 4.5f);  // the rope op multiplies by (1 + 0.1 ln 4)
   EXPECT_FLOAT_EQ(rope.beta_fast, 16.0f);
   EXPECT_FLOAT_EQ(rope.beta_slow, 2.0f);
-  EXPECT_EQ(rope.original_context, 64);  // the model's own context, since the file has no original context
+  EXPECT_EQ(rope.original_context, 64);  // the model's own context, because the file has no original context
   rope = rope_of("yarn", {});
   EXPECT_FLOAT_EQ(rope.beta_fast, 32.0f);
   EXPECT_FLOAT_EQ(rope.beta_slow, 1.0f);
-  // OLMo 3's magnitude includes the magnitude of the rope op, which must not be applied twice.
+  // The attention factor of OLMo 3 already includes the magnitude that the rope op applies. This magnitude must not be
+  // applied twice.
   rope = rope_of("yarn", {{"scaling.factor", 8.0f}, {"scaling.yarn_attn_factor", 1.2079441541679836f}});
   EXPECT_FLOAT_EQ(rope.attn_factor, 1.0f);
-  // Savers write these keys if the model has no magnitude.
+  // llama.cpp's saver writes these values if the model defines no attention factor.
   rope = rope_of("yarn", {{"scaling.factor", 8.0f},
                           {"scaling.attn_factor", 1.0f},
                           {"scaling.yarn_attn_factor", 1.0f},
                           {"scaling.yarn_ext_factor", -1.0f}});
   EXPECT_FLOAT_EQ(rope.attn_factor, 1.0f);
   EXPECT_FLOAT_EQ(rope.ext_factor, 1.0f);
-  // scaling.attn_factor is used with every type, the other keys only with yarn.
+  // scaling.attn_factor applies to every scaling type. The other keys apply only to yarn.
   rope = rope_of("linear", {{"scaling.attn_factor", 3.0f}, {"scaling.yarn_attn_factor", 2.0f}});
   EXPECT_FLOAT_EQ(rope.attn_factor, 3.0f);
 }
@@ -264,7 +266,7 @@ TEST(Model, RefusesUnknownArchitectures) {
   synthetic.h.architecture = "mamba";
   EXPECT_THAT(
       refusal_of(synthetic),
-      HasSubstr(".gguf: architecture 'mamba' is not supported; use a model of one of these: llama, mistral3, qwen2, "));
+      HasSubstr(".gguf: architecture 'mamba' is not supported; use a model of one of these architectures: llama, "));
 }
 
 TEST(Model, EscapesNamesFromFile) {
@@ -283,7 +285,8 @@ TEST(Model, EscapesNamesFromFile) {
 
   synthetic = {};
   synthetic.keys = [](test::GgufWriter& writer) { writer.add<std::string>("llama.rope.scaling.type", "y\x1b\narn"); };
-  EXPECT_THAT(refusal_of(synthetic), HasSubstr(R"('llama.rope.scaling.type' is 'y\x1b\narn'; supported are)"));
+  EXPECT_THAT(refusal_of(synthetic),
+              HasSubstr(R"('llama.rope.scaling.type' is 'y\x1b\narn'; the supported values are)"));
 }
 
 TEST(Model, ErrorNamesMissingTensor) {
@@ -292,7 +295,7 @@ TEST(Model, ErrorNamesMissingTensor) {
   EXPECT_THAT(refusal_of(synthetic), HasSubstr("tensor 'blk.1.ffn_down.weight' is missing"));
 }
 
-TEST(Model, ArchitectureDecidesWhichBiasesExist) {
+TEST(Model, ArchitectureDeterminesRequiredAndAllowedBiases) {
   SyntheticModel synthetic;  // has the tensors of Llama
   synthetic.h.architecture = "qwen2";
   EXPECT_THAT(refusal_of(synthetic), HasSubstr("tensor 'blk.0.attn_q.bias' is missing"));
@@ -323,7 +326,7 @@ TEST(Model, RefusesUnknownTensors) {
   EXPECT_THAT(refusal_of(synthetic), HasSubstr("tensor 'output_extra.weight' is not part of a llama model"));
 }
 
-/// Error on opening a model in which tensor `name` has this dtype and these dimensions.
+/// Error of opening a model in which tensor `name` has this dtype and these dimensions.
 std::string message_with(const std::string& name, DType dtype, const std::vector<int64_t>& dims) {
   SyntheticModel synthetic;
   synthetic.biases = synthetic.rope_factors = true;
@@ -336,7 +339,7 @@ std::string message_with(const std::string& name, DType dtype, const std::vector
   return refusal_of(synthetic);
 }
 
-TEST(Model, RefusesNormsAndBiasesUnlessF32) {
+TEST(Model, NormsAndBiasesMustBeF32) {
   // All these shapes describe the same tensor.
   for (const std::vector<int64_t>& dims : {std::vector<int64_t>{64}, {64, 1}, {64, 1, 1, 1}}) {
     for (const char* name : {"output_norm.weight", "blk.1.attn_norm.weight", "blk.0.ffn_norm.weight",
@@ -386,10 +389,11 @@ TEST(KvCache, RefusesUnsupportedTypes) {
   };
   EXPECT_EQ(message({64}), "declared");
   EXPECT_THAT(message({64, DType::kQ4_K}), HasSubstr("cannot hold keys as q4_K; use f16, f32, bf16, q8_0, "));
-  EXPECT_THAT(message({64, DType::kF16, DType::kQ8_0}), HasSubstr("heads of 16 elements do not fill the blocks of 32"));
+  EXPECT_THAT(message({64, DType::kF16, DType::kQ8_0}),
+              HasSubstr("heads of 16 elements do not fill whole blocks of 32"));
   EXPECT_THAT(message({0}), HasSubstr("a context of 0 tokens is not possible"));
   EXPECT_THAT(message({int64_t{1} << 31}), HasSubstr("is not possible"));
-  EXPECT_THAT(message({.rows = 64, .parts = 2}), HasSubstr("2 cache parts are not possible; use 1, or several if "));
+  EXPECT_THAT(message({.rows = 64, .parts = 2}), HasSubstr("2 cache parts are not possible; use 1 (more than "));
   h.kv_heads = 1, h.values_in_keys = true;
   EXPECT_EQ(message({.rows = 64, .parts = 2}), "declared");
   EXPECT_THAT(message({.rows = 64, .parts = 0}), HasSubstr("0 cache parts are not possible"));
@@ -406,17 +410,16 @@ TEST(KvCache, QuantisesKeysAndValuesSeparately) {
       EXPECT_EQ(layer.v->dtype, dtype);
     }
     EXPECT_EQ(other_types(cache, dtype, dtype),
-              fmt::format("cached keys of 2 of 2 layers are f16: heads of 48 elements do not fill the blocks of {}",
+              fmt::format("cached keys are f16 in 2 of 2 layers: heads of 48 elements do not fill the blocks of {}",
                           name_of(dtype)));
     EXPECT_EQ(other_types(cache, DType::kF16, dtype), "");
-    // Keys alone cannot be quantised, so the request is refused.
+    // If the request quantises only the keys, the request is refused, because these keys cannot be quantised.
     KvCache keys;
     EXPECT_THAT(
         [&] {
           declare_cache(keys, h, {64, dtype});
         },
-        ::testing::ThrowsMessage<InvalidArgument>(
-            HasSubstr("heads of 48 elements do not fill the blocks of 32 that ")));
+        ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("heads of 48 elements do not fill whole blocks of 32 (")));
   }
   h.kv_heads = 1, h.values_in_keys = true;
   h.head_dim_k = 64, h.head_dim_v = 48;  // values are the first elements of the keys
@@ -425,11 +428,11 @@ TEST(KvCache, QuantisesKeysAndValuesSeparately) {
       [&] {
         declare_cache(latent, h, {64, DType::kQ8_0});
       },
-      ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("heads of 48 elements do not fill the blocks of 32")));
+      ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("heads of 48 elements do not fill whole blocks of 32")));
 }
 
-TEST(KvCache, PartsFillEvenly) {
-  // The three parts have positions 0 3 6 9 | 1 4 7 | 2 5 8.
+TEST(KvCache, ConsecutivePositionsAlternateBetweenParts) {
+  // The three parts store positions 0 3 6 9 | 1 4 7 | 2 5 8.
   constexpr int64_t kParts = 3, kRows = 4;
   const int64_t rows[] = {0, 4, 8, 1, 5, 9, 2, 6, 10, 3};
   for (int64_t position = 0; position < 10; ++position) {

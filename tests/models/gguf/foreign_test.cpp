@@ -1,4 +1,4 @@
-// Files that are not models: the error is one line that names the kind of file and a remedy.
+// Tests files that are not models. The error is one line that names the format of the file and a remedy.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// Damaged files: a small valid file is cut at every length, or random bytes are changed. The file must then be readable
-// to its last byte, or raise a shoal::Error. Images are heap blocks of exact size, so that the address sanitizer
-// detects reads past the end.
+// Tests damaged files. The tests truncate a small valid file at every length or change some bytes of the file. The
+// damaged file must be readable to the last byte, or opening the file must throw a shoal::Error. Each file image is a
+// heap block of exactly the size of the image, so that AddressSanitizer detects reads past the end.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -74,7 +74,7 @@ Outcome open_copy(std::span<const std::byte> bytes) {
   }
 }
 
-TEST(GgufFuzz, EveryTruncationIsRefused) {
+TEST(GgufFuzz, EveryTruncatedFileIsRefused) {
   const Bytes image = valid_image();
   ASSERT_EQ(open_copy(image), Outcome::kRead);
   for (size_t length = 0; length < image.size(); ++length) {
@@ -82,14 +82,14 @@ TEST(GgufFuzz, EveryTruncationIsRefused) {
   }
 }
 
-TEST(GgufFuzz, ChangedBytesAreReadOrRefused) {
+TEST(GgufFuzz, FilesWithChangedBytesAreReadOrRefused) {
   const Bytes original = valid_image();
   int outcomes[2] = {0, 0};
   for (uint64_t seed = 0; seed < 6000; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     Bytes image = original;
-    // Extreme values find more faults than random values: 0, ff, 7f, 80, or one flipped bit.
+    // Extreme values (0, ff, 7f, 80 or one flipped bit) reveal more faults than random values.
     for (uint64_t changes = 1 + random() % 4; changes > 0; --changes) {
       const size_t at = random() % image.size();
       const std::byte choices[] = {std::byte{0}, std::byte{0xff}, std::byte{0x7f}, std::byte{0x80},
@@ -99,12 +99,12 @@ TEST(GgufFuzz, ChangedBytesAreReadOrRefused) {
     ++outcomes[static_cast<int>(open_copy(image))];
     if (HasFailure()) return;
   }
-  // Both outcomes must be common; otherwise the mutations test nothing.
+  // Many files must be read and many must be refused. Otherwise, the changes test only one outcome.
   EXPECT_GT(outcomes[0], 500);
   EXPECT_GT(outcomes[1], 500);
 }
 
-TEST(GgufFuzz, ChangedWordsAreReadOrRefused) {
+TEST(GgufFuzz, FilesWithChangedWordsAreReadOrRefused) {
   const Bytes original = valid_image();
   const uint64_t words[] = {
       0, 1, 5, ~uint64_t{0}, uint64_t{1} << 63, uint64_t{1} << 32, (uint64_t{1} << 61) + 1, original.size()};

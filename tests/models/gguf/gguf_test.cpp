@@ -1,5 +1,5 @@
-// Well-formed files: reading returns the written values, and access requires the exact type of a key. Also checks the
-// small models.
+// Tests well-formed files. Reading returns the written values. Access to a key requires the exact type of its value.
+// Also tests the small models of the repository.
 #include "models/gguf/gguf.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ using ::testing::StartsWith;
 
 constexpr uint32_t kSupportedVersions[] = {2, 3};
 
-// Message of the InvalidArgument that `action` throws; "" if it throws none.
+// Returns the message of the InvalidArgument that `action` throws, or "" if `action` throws no exception.
 template <class Action>
 std::string error_of(Action action) {
   try {
@@ -39,7 +39,7 @@ std::string error_of(Action action) {
   return "";
 }
 
-// A separate directory per test, removed with its files.
+// Creates a separate folder for each test and removes the folder after the test.
 class Gguf : public ::testing::Test {
  protected:
   std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
@@ -102,7 +102,7 @@ TEST_F(Gguf, OptionalAccessRequiresMatchingType) {
   EXPECT_FALSE(file.find<uint32_t>("m").has_value());
   EXPECT_TRUE(file.has("n"));
   EXPECT_FALSE(file.has("m"));
-  // A key of another type is an error and does not count as absent.
+  // If the value has another type, access throws and does not treat the key as absent.
   EXPECT_THROW(file.find<float>("n"), InvalidArgument);
   EXPECT_THROW(file.get_or<std::string>("n", "x"), InvalidArgument);
 }
@@ -161,7 +161,7 @@ TEST_F(Gguf, ReadsTensors) {
   }
 }
 
-TEST_F(Gguf, AppliesAlignment) {
+TEST_F(Gguf, AlignmentKeyDeterminesTensorOffsets) {
   const std::vector<float> values{1.0f, 2.0f, 3.0f};
   for (const uint32_t alignment : {8u, 64u, 4096u}) {
     GgufWriter writer;
@@ -230,7 +230,7 @@ TEST_F(Gguf, ErrorsAreOneLine) {
   EXPECT_THAT(message, AllOf(HasSubstr("'two\\nlines\\x1b[31m' occurs twice"), Not(HasSubstr("\n"))));
 }
 
-TEST_F(Gguf, SmallModelMatchesItsDescription) {
+TEST_F(Gguf, SmallModelHasExpectedContents) {
   const GgufFile file(test::model_file("tiny-kjv-5m-q4_k_m.gguf"));
   EXPECT_EQ(file.version(), 3u);
   EXPECT_EQ(file.file_bytes(), 3174464u);
@@ -248,9 +248,9 @@ TEST_F(Gguf, SmallModelMatchesItsDescription) {
   EXPECT_EQ(parameters / 4, 5246208);
 }
 
-// A dequantised file has the weights of the F16 file within the precision of its types. This shows that offsets, shapes
-// and block layouts are read correctly.
-TEST_F(Gguf, QuantisedModelsHoldTheSameWeights) {
+// The dequantised weights equal the weights of the F16 file within the precision of the quantised types. So offsets,
+// shapes and block layouts are read correctly.
+TEST_F(Gguf, DequantisedWeightsMatchF16Weights) {
   const GgufFile reference(test::model_file("tiny-kjv-5m-f16.gguf"));
   const std::pair<const char*, double> cases[] = {{"tiny-kjv-5m-q8_0.gguf", 0.01}, {"tiny-kjv-5m-q4_k_m.gguf", 0.12}};
   const auto floats = [](const GgufTensor& tensor) {

@@ -1,4 +1,5 @@
-// Models larger than the machine's memory are used in the mapping. The files are sparse and never read.
+// Tests models that are larger than the memory of the machine. The weights of these models stay in the file mapping.
+// The files are sparse and never read.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Total memory and swap, which limits a copy.
+/// Bytes of memory and swap of this machine. A copy of the weights cannot be larger than this.
 size_t all_memory() {
   struct sysinfo info{};
   EXPECT_EQ(sysinfo(&info), 0);
@@ -50,7 +51,7 @@ class LargeMapping : public ::testing::Test {
   const std::string path_ = folder_.path() / "large.gguf";
 };
 
-TEST_F(LargeMapping, WritesNeverReachTheFile) {
+TEST_F(LargeMapping, WritesToMappingDoNotChangeFile) {
   if (overcommit_mode() == 2) GTEST_SKIP() << "the system reserves memory for all writable pages";
   GgufFile file(path_);
   const std::span<std::byte> bytes = file.unlock_tensors();
@@ -62,7 +63,7 @@ TEST_F(LargeMapping, WritesNeverReachTheFile) {
   EXPECT_EQ(stored.get(), 0);
 }
 
-/// Bytes of this process that count as data. ulimit -d limits these bytes.
+/// Data bytes of this process (VmData), which `ulimit -d` limits.
 size_t data_bytes() {
   std::ifstream file("/proc/self/status");
   for (std::string line; std::getline(file, line);) {
@@ -71,7 +72,7 @@ size_t data_bytes() {
   return 0;
 }
 
-TEST_F(LargeMapping, ErrorNamesRemedyIfSystemRefuses) {
+TEST_F(LargeMapping, ErrorNamesRemedyIfSystemRefusesMapping) {
   auto model = open_model(path_);
   const auto load = [&] {
     const size_t most = data_bytes() + (size_t{1} << 30);
@@ -87,7 +88,7 @@ TEST_F(LargeMapping, ErrorNamesRemedyIfSystemRefuses) {
   };
   EXPECT_EXIT(load(), ::testing::ExitedWithCode(1),
               "large.gguf: the system refuses a writable mapping for .* of weights, and CPU0 has only .* free for a "
-              "copy; lift the limit .vm.overcommit_memory=2, ulimit -d., or use a smaller model");
+              "copy; remove the limit .vm.overcommit_memory=2 or ulimit -d., or use a smaller model");
 }
 
 }  // namespace

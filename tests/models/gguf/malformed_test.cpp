@@ -1,5 +1,5 @@
-// Malformed files: every class of fault that is known from GGUF readers. Each file differs from a valid file only in
-// the named field, and the error must name that field.
+// Tests files with every known class of GGUF fault. Each file differs from a valid file in one field only. The error
+// must name this field.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,8 @@ Bytes joined(const Parts&... parts) {
 
 using Spoil = std::function<void(GgufWriter&)>;
 
-// Error for a valid file with one key and one tensor after `spoil` has changed the file.
+// Creates a valid file with one key and one tensor, and lets `spoil` change the file. Returns the error of opening the
+// changed file.
 std::string error_after(const Spoil& spoil) {
   GgufWriter writer;
   writer.add<uint32_t>("answer", 42).add_tensor(tensor("first"));
@@ -56,7 +57,7 @@ std::string error_after(const Spoil& spoil) {
   return "it opened";
 }
 
-/// Adds another tensor, changed by `change`.
+/// Returns a change that adds a second tensor. `change` may modify this tensor.
 Spoil second(GgufTensorSpec spec, const std::function<void(GgufTensorSpec&)>& change = {}) {
   if (change) change(spec);
   return [spec](GgufWriter& w) { w.add_tensor(spec); };
@@ -77,7 +78,7 @@ struct Fault {
   std::string says;
 };
 
-/// Adds one case for each invalid number of a field.
+/// Adds one case for each invalid value of a field.
 template <class T, class Make, class Says>
 void each(std::vector<Fault>& faults, const std::string& name, const std::vector<T>& values, Make make, Says says) {
   for (size_t i = 0; i < values.size(); ++i) {
@@ -95,7 +96,7 @@ std::vector<Fault> faults() {
       {"OneKeyTooFew", [](GgufWriter& w) { w.key_count = 0; }, "bad.gguf"},
       {"OneTensorTooMany", [](GgufWriter& w) { w.tensor_count = 2; }, "a tensor name"},
       {"LongestKey", added<uint32_t>(longest, 1), "it opened"},
-      {"LongKey", added<uint32_t>(longest + "k", 1), "allows 65535"},
+      {"LongKey", added<uint32_t>(longest + "k", 1), "at most 65535 are valid"},
       {"EmptyKey", added<uint32_t>("", 1), "a key is empty"},
       {"DuplicateKey", added<float>("answer", 1), "a key 'answer' occurs twice"},
       {"StringsCount", raw("list", kGgufArray, joined(uint32_t{8}, kHuge)), "key 'list'"},
@@ -106,9 +107,10 @@ std::vector<Fault> faults() {
        "key 'flags': a boolean is 255"},
       {"DuplicateTensor", second(tensor("first")), "a tensor name 'first' occurs twice"},
       {"LongestTensorName", second(tensor(std::string(64, 'n'))), "it opened"},
-      {"LongTensorName", second(tensor(std::string(65, 'n'))), "allows 64"},
+      {"LongTensorName", second(tensor(std::string(65, 'n'))), "at most 64 are valid"},
       {"EmptyTensorName", second(tensor("")), "a tensor name is empty"},
-      // The number of elements fits in 63 bits. The number of bytes wraps to 0, or to a few bytes with padding.
+      // The number of elements fits in 63 bits. The number of bytes overflows 64 bits. In the second case, only the
+      // padding causes the overflow.
       {"ByteCountThatWraps", second(tensor("bad", {int64_t{1} << 62})), "need more than 2^64 bytes"},
       {"ByteCountThatWrapsPadded", second(tensor("bad", {4, 1073741823, 1073741825})),
        "tensor 'bad': 18446744073709551600 bytes at offset 32"},
@@ -116,11 +118,11 @@ std::vector<Fault> faults() {
        second(tensor("bad", {48, 2}, 102), [](auto& spec) { spec.type = traits(DType::kQ8_0).gguf_type; }),
        "tensor 'bad': row length 48 is not a multiple of the 32"},
       {"DataShorterThanShape", second(tensor("bad", {9}, 32)),
-       "tensor 'bad': 36 bytes at offset 32 of the tensor data, which has 64 bytes"},
+       "tensor 'bad': 36 bytes at offset 32 exceed the tensor data of 64 bytes"},
       {"OffsetNotAligned", second(tensor("bad", {1}, 32), [](auto& spec) { spec.offset = 36; }),
        "tensor 'bad': offset 36 is not a multiple of the alignment 32"},
       {"AlignmentLargerThanTheFile", added<uint32_t>("general.alignment", 0x80000000u),
-       "tensor 'first': 32 bytes at offset 0 of the tensor data, which has 0 bytes"},
+       "tensor 'first': 32 bytes at offset 0 exceed the tensor data of 0 bytes"},
       {"AlignmentU64", added<uint64_t>("general.alignment", 32), "should be u32, found u64"},
       {"AlignmentString", [](GgufWriter& w) { w.add("general.alignment", "32"); }, "should be u32, found string"},
       {"AlignmentArray", [](GgufWriter& w) { w.add_array<uint32_t>("general.alignment", {32}); },
@@ -129,7 +131,7 @@ std::vector<Fault> faults() {
   each<uint32_t>(
       all, "Version", {0, 1, 4, 0x7fffffff}, [](auto n) { return [n](GgufWriter& w) { w.version = n; }; },
       [](auto) { return "versions 2 and 3 are supported"; });
-  // The product of the second number and the minimum size of a key or a tensor wraps to a few bytes.
+  // The second count, multiplied by the minimum size of a key or tensor, overflows to a few bytes.
   each<uint64_t>(
       all, "KeyCount", {kHuge, kHuge / 14 + 1, uint64_t{1} << 40, 1000},
       [](auto n) { return [n](GgufWriter& w) { w.key_count = n; }; }, [](auto) { return "keys cannot fit"; });
@@ -165,7 +167,8 @@ std::vector<Fault> faults() {
     all.push_back({"DimensionProduct" + std::to_string(all.size()), second(tensor("bad", dims)),
                    "tensor 'bad': the number of elements exceeds 63 bits"});
   }
-  // The sum of the second number and the size or the start of the data wraps to an offset inside the file.
+  // If a reader adds the tensor size or the start of the data to the second offset, the sum overflows to an offset
+  // inside the file.
   each<uint64_t>(
       all, "Offset", {64, kHuge - 31, uint64_t{1} << 63},
       [](auto n) { return second(tensor("bad"), [n](auto& spec) { spec.offset = n; }); },
@@ -178,7 +181,7 @@ std::vector<Fault> faults() {
                  [](const auto& n) { return "tensor 'bad': unknown tensor type " + n; });
   all.push_back(
       {"NewerTensorType", typed(1000u), "; the file is damaged or has a newer format: download it again, or "});
-  // Valid files with unsupported types.
+  // Valid files with unsupported tensor types.
   for (const auto& [number, name] :
        std::vector<std::pair<uint32_t, const char*>>{{9, "q8_1"}, {15, "q8_K"}, {28, "f64"}}) {
     all.push_back({std::string("Unsupported_") + name, typed(number),
@@ -186,8 +189,8 @@ std::vector<Fault> faults() {
   }
   all.push_back(
       {"UnsupportedTensorType", typed(9u), "; quantise the model to another type, such as q4_K_M; supported types"});
-  // "long" has bytes 32 to 96. "bad" has 32 bytes: it overlaps "first", the first or the second half of "long", or
-  // begins after "long".
+  // Tensor "long" occupies bytes 32 to 96. Tensor "bad" has 32 bytes. The four offsets place "bad" in this order: on
+  // "first", on the first half of "long", on the second half of "long", after "long".
   for (const auto& [offset, says] :
        std::vector<std::pair<uint64_t, const char*>>{{0, "overlaps tensor"},
                                                      {32, "overlaps tensor"},

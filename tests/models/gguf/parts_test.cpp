@@ -1,5 +1,5 @@
-// Models in several files: a model opened by its first file has all tensors. The error for a part that is missing,
-// duplicate, misnamed or of another model is one line that names the part.
+// Tests models in several files. Opening the first file gives all tensors. If a part is missing, duplicate, misnamed or
+// from another model, the error is one line that names the part.
 #include "models/gguf/parts.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ class Parts : public ::testing::Test {
                                  const std::string& name = "m") const {
     return write_parts(whole_, path(name), sizes, edit);
   }
-  /// Error on opening a file, without the path of the folder.
+  /// Error of opening a file. The path of the folder is removed from the text.
   std::string refusal(const std::string& name) const {
     try {
       GgufFile file(name);
@@ -48,7 +48,7 @@ class Parts : public ::testing::Test {
   const GgufFile whole_{SyntheticModel().write()};
 };
 
-TEST_F(Parts, TogetherFormTheModel) {
+TEST_F(Parts, FirstPartOpensWholeModel) {
   for (const std::vector<size_t>& sizes :
        {std::vector<size_t>{all()}, {1, all() - 1}, {0, 3, all() - 3}, {4, 0, all() - 4}, {all() - 1, 1, 0, 0}}) {
     const std::vector<std::string> paths = write(sizes);
@@ -75,7 +75,7 @@ TEST_F(Parts, TogetherFormTheModel) {
   }
 }
 
-TEST_F(Parts, WritesNeverReachTheFiles) {
+TEST_F(Parts, WritesToMappingDoNotChangeFiles) {
   const std::vector<std::string> paths = write({3, 3, all() - 6});
   std::string before;
   for (const std::string& part : paths) before += test::text_of(part);
@@ -149,18 +149,18 @@ TEST_F(Parts, ErrorNamesDuplicatePart) {
 TEST_F(Parts, ErrorsNamePartsOfOtherModels) {
   write({3, 3, all() - 6}, [](PartKeys& keys) { keys.count = keys.number == 2 ? 4 : 3; });
   EXPECT_EQ(refusal(),
-            "m-00003-of-00003.gguf: is a part of a model in 4 parts, not in 3; replace it by the part of this model");
+            "m-00003-of-00003.gguf: is a part of a model with 4 parts, not 3; replace the file by the right part");
   write({3, 3, all() - 6}, [](PartKeys& keys) { keys.tensors += keys.number == 1 ? 5 : 0; });
   EXPECT_THAT(refusal(),
-              AllOf(StartsWith("m-00002-of-00003.gguf: is a part of a model with "), EndsWith("of this model")));
-  // All parts state the same number of tensors, but together they have another number of tensors.
+              AllOf(StartsWith("m-00002-of-00003.gguf: is a part of a model with "), EndsWith("by the right part")));
+  // All parts state the same total number of tensors, but the parts together contain a different number.
   write({3, 3, all() - 6}, [](PartKeys& keys) { ++keys.tensors; });
   EXPECT_THAT(refusal(),
               HasSubstr(fmt::format("the 3 parts together have {} tensors, but the model has {}", all(), all() + 1)));
   const std::vector<std::string> paths = write({3, 3, all() - 6}), others = write({3, 4, all() - 7}, {}, "other");
   fs::rename(others[1], paths[1]);
   EXPECT_THAT(refusal(), AllOf(StartsWith("m-00003-of-00003.gguf: tensor '"),
-                               HasSubstr("' is also in m-00002-of-00003.gguf; one of the files is of another model")));
+                               HasSubstr("' is also in m-00002-of-00003.gguf; one file is of another model")));
 }
 
 TEST_F(Parts, ErrorsNameDamagedParts) {

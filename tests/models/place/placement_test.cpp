@@ -25,7 +25,7 @@ std::vector<std::string> names_of(std::span<Device* const> devices) {
   return names;
 }
 
-/// Index of the device of each layer's attention, such as "0 0 0 1 1 1".
+/// For each layer, the index of the device that stores the tensor with this suffix, such as "0 0 0 1 1 1".
 std::string layers_of(const Placement& placement, const Model& model, const char* suffix = "attn_q.weight") {
   std::string text;
   for (int64_t layer = 0; layer < model.hparams.layers; ++layer) {
@@ -63,17 +63,18 @@ TEST(Placement, RatioDividesLayers) {
   EXPECT_EQ(home(placed("", 2), *model, "output.weight"), 1);
 }
 
-// 7 layers, of which the last three read the caches of layers 2 and 3.
+// The model has 7 layers. The last three layers read the caches of layers 2 and 3.
 TEST(Placement, LayersWithSharedCacheStayTogether) {
   const auto model = open_model(kSharedLayers);
   const auto placed = [&](const std::string& ratio, int devices) {
     return Placement(*model, cpu_devices(devices), {ratio, 1, SplitMode::kLayer});
   };
   EXPECT_EQ(layers_of(placed("", 2), *model), "0 0 1 1 1 1 1");
-  EXPECT_EQ(layers_of(placed("3,1", 2), *model), "0 0 0 0 0 0 0") << "all follow the middle layer";
+  EXPECT_EQ(layers_of(placed("3,1", 2), *model), "0 0 0 0 0 0 0") << "the middle layer determines the device";
   EXPECT_EQ(layers_of(placed("", 3), *model), "0 0 1 1 1 1 1");
   EXPECT_THAT(names_of(placed("", 3).devices()), ElementsAre("CPU0", "CPU1"));
-  EXPECT_EQ(home(placed("", 2), *model, "per_layer_token_embd.weight"), 0) << "layer 0 needs it first";
+  EXPECT_EQ(home(placed("", 2), *model, "per_layer_token_embd.weight"), 0)
+      << "layer 0 is the first layer that reads this tensor";
   PlacementOptions options{{}, 1};
   options.device_layers = 3;
   const Placement host(*model, cpu_devices(2), options);
@@ -117,7 +118,7 @@ TEST(Placement, ModelsWithoutExpertsRefuseHostExperts) {
               ::testing::ThrowsMessage<InvalidArgument>(::testing::HasSubstr("has no experts")));
 }
 
-TEST(Placement, CachesFollowLayersOrStayOnHost) {
+TEST(Placement, CachesAreOnDeviceOfLayerUnlessOnHost) {
   const auto model = open_model(tiny_model_path("f16"));
   KvCache cache;
   declare_cache(cache, model->hparams, {16});
@@ -134,11 +135,11 @@ TEST(Placement, OverridesMoveTensors) {
   PlacementOptions options{{}, 1};
   options.overrides = {{"ffn_down", "CPU"}, {"blk\\.0\\.ffn_down", "META(CPU0,CPU1)"}};
   const Placement placement(*model, cpu_devices(2), options);
-  EXPECT_EQ(layers_of(placement, *model, "ffn_down.weight"), "0 1 1 1 1 1") << "the last override counts";
+  EXPECT_EQ(layers_of(placement, *model, "ffn_down.weight"), "0 1 1 1 1 1") << "the last matching override applies";
   EXPECT_EQ(layers_of(placement, *model, "ffn_up.weight"), "0 0 0 0 0 0");
 }
 
-TEST(Placement, ErrorsNameBadOptions) {
+TEST(Placement, ErrorsNameInvalidOptions) {
   const auto model = open_model(tiny_model_path("f16"));
   const auto with = [&](const TensorOverride& entry) {
     PlacementOptions options{{}, 1};
@@ -159,14 +160,14 @@ TEST(Placement, ErrorsNameBadOptions) {
               HasSubstr("2 numbers for 3 devices"));
 }
 
-/// Used memory of each device, by name.
+/// Returns the bytes of used memory by device name.
 std::map<std::string, size_t> used_by(std::span<Device* const> members) {
   std::map<std::string, size_t> used;
   for (const Device* member : members) used[member->name()] = member->memory().total - member->memory().free;
   return used;
 }
 
-TEST(PlacementMemory, TableMatchesAllocations) {
+TEST(PlacementMemory, PlannedMemoryMatchesAllocations) {
   const LimitedCpuDevices limited("memory=64M");
   const auto check = [](const std::vector<int>& groups, const PlacementOptions& where) {
     auto model = open_model(tiny_model_path("q8_0"));
@@ -219,7 +220,7 @@ TEST(PlacementSchedule, GenerationAndPromptsAlternateWithoutReplanning) {
   EXPECT_EQ(session.scheduler().plans_made(), before);
 }
 
-/// Experts are on the host, and all other weights on a meta device, with or without offload_batch.
+/// The experts are on the host. All other weights are on a meta device.
 class HostExperts : public ::testing::Test {
  protected:
   static std::string path() {
@@ -230,7 +231,7 @@ class HostExperts : public ::testing::Test {
   }
 };
 
-TEST_F(HostExperts, RunOnHostOrAreStreamed) {
+TEST_F(HostExperts, GiveSameLogitsOnHostAndStreamed) {
   const std::string file = path();
   const std::vector<int32_t> prompt{1, 5, 9, 13, 2, 40, 41, 42};
   const auto logits_of = [&](LoadedModel& loaded) {
@@ -263,7 +264,7 @@ TEST_F(HostExperts, RunOnHostOrAreStreamed) {
   for (const sched::Split& split : schedule.splits) {
     for (const sched::Copy& copy : split.copies) experts += copy.ids != nullptr;
   }
-  EXPECT_EQ(experts, 6) << "gate, up and down of two layers";
+  EXPECT_EQ(experts, 6) << "experts of gate, up and down in two layers";
   const int32_t next = 7;
   one.session->evaluate({&next, 1});
   brought.session->evaluate({&next, 1});
@@ -272,7 +273,7 @@ TEST_F(HostExperts, RunOnHostOrAreStreamed) {
   EXPECT_EQ(brought.session->scheduler().splits(), 5);
 }
 
-TEST(Placement, EachPlacementChoosesItsCollectives) {
+TEST(Placement, CommOptionOverridesEnvironmentVariable) {
   const test::Environment variable("SHOAL_COMM", "nccl");
   const auto load = [](const std::string& comm) {
     PlacementOptions options{{}, 1};
@@ -286,7 +287,7 @@ TEST(Placement, EachPlacementChoosesItsCollectives) {
     return ThrowsMessage<InvalidArgument>(HasSubstr(fmt::format("collectives by '{}' are for CUDA devices", name)));
   };
   EXPECT_THAT([&] { load("p2p"); }, refuses("p2p"));
-  EXPECT_THAT([&] { load(""); }, refuses("nccl")) << "the variable is the default";
+  EXPECT_THAT([&] { load(""); }, refuses("nccl")) << "the variable applies if the option is empty";
   EXPECT_NO_THROW(load("host"));
 }
 

@@ -28,7 +28,7 @@ Hparams tiny() {
   return h;
 }
 
-/// The shape of a 70B model: 80 layers, 64 heads of 128 in groups of 8.
+/// The dimensions of a 70B model: 80 layers, and 64 heads of 128 elements in groups of 8 heads.
 Hparams large() {
   Hparams h = tiny();
   h.layers = 80, h.embd = 8192, h.ff = 28672, h.heads = 64, h.kv_heads = 8;
@@ -36,7 +36,7 @@ Hparams large() {
   return h;
 }
 
-/// The shape of Qwen3 30B-A3B except for the number of layers: narrow experts.
+/// The dimensions of Qwen3 30B-A3B (narrow experts), with only 4 layers.
 Hparams narrow_experts() {
   Hparams h = tiny();
   h.layers = 4, h.embd = 2048, h.ff = 768, h.experts = 128, h.experts_used = 8, h.heads = 32, h.kv_heads = 4;
@@ -44,14 +44,14 @@ Hparams narrow_experts() {
   return h;
 }
 
-/// The experts of Mixtral 8x7B: few and wide.
+/// A model with few wide experts, as in Mixtral 8x7B.
 Hparams wide_experts() {
   Hparams h = narrow_experts();
   h.embd = 4096, h.ff = 14336, h.experts = 8, h.experts_used = 2, h.kv_heads = 8;
   return h;
 }
 
-/// The tensors of an architecture without a file, with one dtype for all matrices.
+/// Declares the tensors of an architecture. No model file is needed. All matrices have the same dtype.
 struct Declared {
   Declared(const Hparams& hparams, DType dtype, std::string_view architecture = "llama") : h(hparams) {
     for (TensorSpec& spec : find_architecture(architecture, {}).tensors(h)) {
@@ -79,7 +79,7 @@ struct Declared {
   KvCache cache;
 };
 
-TEST(ParseRatio, NormalisesAndDefaultsToEven) {
+TEST(ParseRatio, NormalisesRatioAndDefaultsToEvenShares) {
   EXPECT_THAT(parse_ratio("3,1", 2), ElementsAre(0.75, 0.25));
   EXPECT_THAT(parse_ratio(" 30 : 10 ", 2), ElementsAre(0.75, 0.25));
   EXPECT_THAT(parse_ratio("", 4), ElementsAre(0.25, 0.25, 0.25, 0.25));
@@ -107,17 +107,18 @@ TEST(DivideUnits, UnitsGoToDeviceWithLargestDeficit) {
   EXPECT_THAT(divide_units(idle, {-7, 100, -9}, 2, 1), ElementsAre(2, 0, 0));
 }
 
-TEST(DivideGroups, DevicesHavePartOfOneGroupOrWholeGroups) {
+TEST(DivideGroups, DeviceGetsWholeGroupsOrPartOfOneGroup) {
   ShareLedger five(std::vector<double>(5, 0.2));
   EXPECT_THAT(divide_groups(five, std::vector(5, 1.6), 8, 2, 1), ElementsAre(1, 1, 2, 2, 2));
   ShareLedger eight(std::vector<double>(8, 0.125));
   EXPECT_THAT(divide_groups(eight, std::vector(8, 1.0), 8, 2, 1), ElementsAre(1, 1, 1, 1, 1, 1, 1, 1));
-  // Two groups of 4 heads in units of 2, on three devices. A division into 3 + 3 + 2 heads would cut units.
+  // Two groups of 4 heads are divided among three devices in units of 2 heads. A division into 3 + 3 + 2 heads would
+  // cut units.
   ShareLedger three(std::vector<double>(3, 1.0 / 3));
   EXPECT_THAT(divide_groups(three, {8.0 / 3, 8.0 / 3, 8.0 / 3}, 8, 4, 2), ElementsAre(2, 2, 4));
 }
 
-TEST(SplitPolicy, DividesByHeadsColumnsAndRows) {
+TEST(SplitPolicy, DividesHeadsColumnsAndVocabularyRows) {
   Declared model(tiny(), DType::kF16);
   SplitPolicy policy = model.policy("3,1", 2);
   EXPECT_EQ(policy.partition(0, CutGroup::kQueryHeads).to_string(), "6:{0} 2:{1}");
@@ -138,14 +139,14 @@ TEST(SplitPolicy, DividesByHeadsColumnsAndRows) {
             "split 2 [3:{0} 1:{1}]");
 }
 
-TEST(SplitPolicy, KvHeadsAreSharedIfThereAreMoreDevices) {
+TEST(SplitPolicy, DevicesShareKvHeadsIfHeadsAreFew) {
   Declared model(tiny(), DType::kQ8_0);
   SplitPolicy policy = model.policy("", 8);
   EXPECT_EQ(policy.partition(0, CutGroup::kQueryHeads), meta::Partition::even(8, 8));
   EXPECT_EQ(policy.partition(0, CutGroup::kKvHeads).to_string(), "1:{0,1} 1:{2,3} 1:{4,5} 1:{6,7}");
 }
 
-TEST(SplitPolicy, SingleUnitOfAttentionAlternatesBetweenDevices) {
+TEST(SplitPolicy, SingleAttentionUnitAlternatesBetweenDevices) {
   Declared model(tiny(), DType::kQ4_K);
   SplitPolicy policy = model.policy("", 3);
   std::vector<int> owners;
@@ -166,7 +167,7 @@ TEST(SplitPolicy, AttentionAndFeedForwardAreBalancedSeparately) {
     EXPECT_EQ(policy.partition(layer, CutGroup::kKvHeads).local_length(layer % 3), 2) << layer;
     EXPECT_EQ(policy.partition(layer, CutGroup::kFeedForward), meta::Partition::even(3, 768)) << layer;
   }
-  // Each of 2 devices alternately gets 1 and 2 of the 3 units of columns.
+  // The columns form 3 units. From layer to layer, each of the 2 devices alternately gets 2 units and 1 unit.
   Declared blocks(tiny(), DType::kQ4_K);
   SplitPolicy halves = blocks.policy("", 2);
   EXPECT_EQ(halves.partition(0, CutGroup::kFeedForward).to_string(), "512:{0} 256:{1}");
@@ -174,7 +175,7 @@ TEST(SplitPolicy, AttentionAndFeedForwardAreBalancedSeparately) {
   EXPECT_EQ(halves.partition(2, CutGroup::kFeedForward).to_string(), "512:{0} 256:{1}");
 }
 
-// Layers 3 to 5 read the cache of layer 2. Only in layer 4, attn_output has longer quantisation blocks.
+// Layers 3 to 5 read the cache of layer 2. Only attn_output of layer 4 has longer quantisation blocks.
 TEST(SplitPolicy, LayersWithSharedCacheAreDividedAlike) {
   Hparams h = tiny();
   h.head_dim_k = h.head_dim_v = h.rope.dims = 64;
@@ -184,7 +185,7 @@ TEST(SplitPolicy, LayersWithSharedCacheAreDividedAlike) {
   EXPECT_EQ(model.context.find("blk.4.attn_k.weight"), nullptr);
   EXPECT_EQ(model.cache.layers[4].k, model.cache.layers[2].k);
   for (ModelTensor& tensor : model.tensors) {
-    if (tensor.spec->name == "blk.4.attn_output.weight") tensor.dtype = DType::kQ6_K;  // units of 4 of the 8 heads
+    if (tensor.spec->name == "blk.4.attn_output.weight") tensor.dtype = DType::kQ6_K;  // 4 of 8 heads per unit
   }
   EXPECT_EQ(split_units(h, model.tensors).at(CutGroup::kQueryHeads), 2);
   for (const auto& [ratio, devices] : {std::pair{"", 2}, {"3,1", 2}, {"", 3}, {"5,0,2", 3}, {"", 8}}) {
@@ -197,7 +198,8 @@ TEST(SplitPolicy, LayersWithSharedCacheAreDividedAlike) {
     }
     EXPECT_EQ(policy.partition(1, CutGroup::kQueryHeads).length(), 8);
   }
-  EXPECT_EQ(model.policy("3,1", 2).partition(2, CutGroup::kQueryHeads).to_string(), "8:{0}") << "6 and 2 in units of 4";
+  EXPECT_EQ(model.policy("3,1", 2).partition(2, CutGroup::kQueryHeads).to_string(), "8:{0}")
+      << "6 and 2 heads are rounded to units of 4 heads";
   EXPECT_EQ(model.policy("", 2).partition(2, CutGroup::kQueryHeads).to_string(), "4:{0} 4:{1}");
 }
 
@@ -208,7 +210,8 @@ TEST(SplitPolicy, RefusesUnknownTensors) {
   EXPECT_THAT(message_of([&] { policy(*other.add("foo", DType::kF32, {4, 1, 1, 1})); }), HasSubstr("foo"));
 }
 
-/// Bytes of the smallest share of one layer. The error over the whole model may be as large as this share.
+/// Bytes of the smallest attention unit of one layer. Over the whole model, the bytes of a device may differ from the
+/// requested bytes by at most this amount.
 double unit_bytes(const Declared& model, DType dtype) {
   double head_unit = std::lcm(traits(dtype).block_elems, model.h.head_dim_v) / model.h.head_dim_v;
   double heads = std::max<double>(head_unit, static_cast<double>(model.h.group()));
@@ -252,12 +255,12 @@ TEST(SplitPolicy, ExpertsAreWholeOrDividedByColumns) {
   EXPECT_EQ(model.layout(inside, "blk.1.ffn_down_exps.weight"), "split 0 [512:{0} 256:{1}]");
   EXPECT_THAT(message_of([&] { inside.partition(1, CutGroup::kExperts); }), HasSubstr("no tensors in this split"));
   EXPECT_EQ(inside.experts(), ExpertSplit::kInside);
-  // With one device, there is nothing to divide.
+  // With one device or without experts, there are no experts to divide.
   EXPECT_EQ(model.policy("", 1, kWholeExperts).experts(), ExpertSplit::kInside);
   EXPECT_EQ(Declared(tiny(), DType::kF16).policy("", 2, kWholeExperts).experts(), ExpertSplit::kInside);
 }
 
-// The shared expert does not correct rounding errors of the routed experts.
+// The division of the shared expert does not compensate for the rounding of the routed experts.
 TEST(SplitPolicy, SharedExpertIsDividedIndependently) {
   Hparams h = narrow_experts();  // with the widths of Gemma 4 26B-A4B
   h.ff = 704, h.shared_ff = 2112;
@@ -294,18 +297,18 @@ TEST(SplitPolicy, RemaindersOfExpertsAlternateBetweenDevices) {
   EXPECT_EQ(sparse.partition(0, CutGroup::kExperts).to_string(), "1:{0} 1:{1} 1:{2} 1:{3} 1:{4} 1:{5} 1:{6} 1:{7}");
 }
 
-TEST(SplitPolicy, BiasesAreOnDeviceOfTheirExpert) {
+TEST(SplitPolicy, ExpertBiasesAreOnDeviceOfExpert) {
   Hparams h = narrow_experts();
   h.ff = 2880, h.experts = 32, h.experts_used = 4;
   Declared model(h, DType::kMXFP4, "gpt-oss");
   const SplitPolicy whole = model.policy("", 4, kWholeExperts), inside = model.policy("", 4, kInsideExperts);
   EXPECT_EQ(model.layout(whole, "blk.0.ffn_up_exps.bias"), "split 1 [8:{0} 8:{1} 8:{2} 8:{3}]");
-  EXPECT_EQ(model.layout(whole, "blk.0.ffn_down_exps.bias"), "mirrored") << "added once, to the sum";
+  EXPECT_EQ(model.layout(whole, "blk.0.ffn_down_exps.bias"), "mirrored") << "the bias is added once to the sum";
   EXPECT_EQ(model.layout(inside, "blk.0.ffn_up_exps.bias"), "split 0 [736:{0} 736:{1} 704:{2} 704:{3}]");
 }
 
-/// For random models and ratios, checks that every split state is valid, that devices without a share get nothing, and
-/// that query heads match KV heads.
+/// For random models and ratios, checks three properties. Every split state is valid. Devices without a share get no
+/// elements. Query heads match KV heads.
 TEST(SplitPolicy, SplitStatesAreValidForRandomModels) {
   std::mt19937 random(7);
   auto pick = [&](auto... values) {

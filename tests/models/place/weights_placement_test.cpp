@@ -22,7 +22,7 @@ class WeightsPlacements : public ::testing::Test {
   WeightsPlacement home(Device& device, const LoadOptions& options = {}) const {
     return place_weights(*model, device, model->weights.tensors(), {}, options);
   }
-  /// Bytes of the whole model, repacked.
+  /// Bytes of all weights after repacking.
   size_t repacked_bytes() const {
     size_t bytes = 0;
     for (const Tensor* tensor : model->weights.tensors()) {
@@ -48,7 +48,7 @@ void expect_home(const WeightsPlacement& home, BufferType& type, bool mapped, bo
   EXPECT_EQ(home.repacked, repacked);
 }
 
-TEST_F(WeightsPlacements, RepackedIfDeviceHasRepackedType) {
+TEST_F(WeightsPlacements, WeightsAreRepackedIfDeviceHasRepackedType) {
   Device& device = *cpu_devices(1).front();
   ASSERT_TRUE(can_use_mapping(*model, device));
   expect_home(home(device), device.weights_type(), false, true);
@@ -57,7 +57,7 @@ TEST_F(WeightsPlacements, RepackedIfDeviceHasRepackedType) {
   expect_home(home(two.device()), two.device().weights_type(), false, true);
   EXPECT_NE(&two.device().weights_type(), &two.device().buffer_type());
   Device& null = Registry::instance().device("NULL0");
-  EXPECT_FALSE(home(null).repacked) << "its weights have the ordinary layout";
+  EXPECT_FALSE(home(null).repacked) << "this device has no separate layout for weights";
   EXPECT_EQ(home(null).type, &null.buffer_type());
 }
 
@@ -72,8 +72,8 @@ TEST_F(WeightsPlacements, OptionsDisableRepacking) {
   expect_home(home(two.device(), {.prefer_mapping = true}), two.device().weights_type(), false, true);
 }
 
-/// If the mapping could be used instead, a tenth of the free memory must stay free.
-TEST_F(WeightsPlacements, MappedIfMemoryIsShort) {
+/// If the device can use the mapping, repacking must leave a tenth of the free memory free.
+TEST_F(WeightsPlacements, WeightsAreMappedIfMemoryIsShort) {
   const size_t needed = repacked_bytes();
   const auto at = [&](size_t free, auto&& check) {
     const LimitedCpuDevices limited("memory=" + std::to_string(free));
@@ -90,15 +90,15 @@ TEST_F(WeightsPlacements, MappedIfMemoryIsShort) {
      [&](Device& device) { expect_home(home(device, {.use_mapping = false}), device.buffer_type(), false, false); });
 }
 
-TEST_F(WeightsPlacements, NotRepackedIfAllocationsAreTooSmall) {
+TEST_F(WeightsPlacements, WeightsAreNotRepackedIfAllocationLimitIsSmall) {
   const LimitedCpuDevices limited("max_size=100K");
   Device& device = *cpu_devices(1).front();
   EXPECT_FALSE(home(device).repacked);
   EXPECT_TRUE(home(device).mapped);
 }
 
-/// The WeightsPlacement of each device. Also tells whether a schedule of prompts streams the weights of each device to
-/// another device.
+/// Stores two values per device: its WeightsPlacement, and whether the prompt schedule streams weights of this device
+/// to another device.
 struct Placed {
   Placed(const Model& model, const Placement& placement, bool op_offload) : homes(placement.devices().size()) {
     const LoadOptions plain{.repack = false}, options{.op_offload = op_offload};
@@ -129,7 +129,7 @@ PlacementOptions with_override(const std::string& pattern, const std::string& de
   return options;
 }
 
-/// Weights stay unchanged only if they are in host memory and a schedule streams them to another device.
+/// Only host weights that a schedule streams to another device keep the layout of the file.
 TEST_F(WeightsPlacements, StreamedHostWeightsAreNotRepacked) {
   for (const int64_t batch : {0, 4}) {
     const Placement placement(*model, cpu_groups({2}), with_override("ffn", "CPU", batch));
@@ -173,9 +173,9 @@ TEST_F(WeightsPlacements, StreamedExpertsAreNotRepacked) {
   }
 }
 
-/// The other device requests the products of large batches. The weights are repacked anyway if that device does not
-/// support these products.
-TEST_F(WeightsPlacements, RepackedIfOtherDeviceCannotUseWeights) {
+/// The other device wants to compute the products of large batches. If the other device supports no product with the
+/// weights, the weights are repacked anyway.
+TEST_F(WeightsPlacements, WeightsAreRepackedIfOtherDeviceCannotRunProducts) {
   Device& device = *cpu_devices(1).front();
   test::ProxyDevice other(*cpu_devices(2).back());
   Device* const before[] = {&other};
@@ -192,7 +192,7 @@ TEST_F(WeightsPlacements, RepackedIfOtherDeviceCannotUseWeights) {
   EXPECT_TRUE(repacked());
 }
 
-TEST_F(WeightsPlacements, LoadingFollowsPlacement) {
+TEST_F(WeightsPlacements, LoadedWeightsMatchPlacement) {
   struct Case {
     std::string limit;
     LoadOptions options;
@@ -220,7 +220,8 @@ TEST_F(WeightsPlacements, LoadingFollowsPlacement) {
   }
 }
 
-/// Difference between the logits of unchanged and repacked weights, for a full batch and then single tokens.
+/// Largest difference between the logits of file weights and the logits of repacked weights. Evaluates a full batch,
+/// then single tokens.
 double difference_of_repacking(const std::string& path, int devices) {
   const std::vector<int32_t> prompt{1, 27, 61, 45, 40, 90, 61, 43}, next{59, 67, 70};
   const auto model = open_model(path);
@@ -245,12 +246,13 @@ double difference_of_repacking(const std::string& path, int devices) {
   return worst(results[0], results[1]);
 }
 
-TEST_F(WeightsPlacements, RepackingKeepsLogits) {
+TEST_F(WeightsPlacements, RepackingChangesLogitsOnlyByRounding) {
   const std::string f32 = SyntheticModel().write();
   for (const int devices : {1, 3}) {
     EXPECT_LT(difference_of_repacking(f32, devices), 1e-5) << devices;
     EXPECT_LT(difference_of_repacking(tiny_model_path("f16"), devices), 1e-4) << devices;
-    // Logits are up to 20. Repacking changes the order of sums and the rounding of columns (16 bits for single tokens).
+    // Logits are at most 20. Repacking changes the order of additions and the rounding of input columns (to 16 bits for
+    // single tokens).
     EXPECT_LT(difference_of_repacking(tiny_model_path("q8_0"), devices), 1e-2) << devices;
   }
 }

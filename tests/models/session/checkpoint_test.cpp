@@ -1,4 +1,4 @@
-// Checkpoints: rewinding recurrent and windowed models.
+// Tests checkpoints, which allow rewinds of recurrent and windowed models.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Three models: layers with a window of 29 tokens, gated delta rules with their convolutions, and gated convolutions.
+// The first model has layers with a window of 29 tokens. The second model has gated delta rules with convolutions. The
+// third model has gated convolutions.
 const std::string kWindowed = SHOAL_REFERENCE_MODELS "/gemma3.gguf";
 const std::string kDelta = SHOAL_REFERENCE_MODELS "/qwen35.gguf";
 const std::string kConvolutions = SHOAL_REFERENCE_MODELS "/lfm2.gguf";
@@ -44,7 +45,7 @@ std::vector<float> logits_after(Session& session, const std::vector<int32_t>& to
 
 class Checkpoints : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Checkpoints, AllowRewindToTheirPosition) {
+TEST_P(Checkpoints, AllowRewindToCheckpointPosition) {
   const auto first = text(1, 50), second = text(2, 70), other = text(3, 9);
   for (const int devices : {1, 2, 5}) {
     SCOPED_TRACE(devices);
@@ -72,7 +73,8 @@ TEST_P(Checkpoints, ErrorOfImpossibleRewindNamesPossiblePosition) {
   session.checkpoint();
   session.evaluate(text(2, 160));
   EXPECT_THAT(message_of([&] { session.rewind(60); }), HasSubstr("cannot rewind to token 60 of 200"));
-  EXPECT_THAT(message_of([&] { session.rewind(60); }), HasSubstr("no checkpoint; rewind to 40 and evaluate again"));
+  EXPECT_THAT(message_of([&] { session.rewind(60); }),
+              HasSubstr("no checkpoint; rewind to token 40 and evaluate again"));
   EXPECT_EQ(session.position(), 200);
   session.rewind(0);
   EXPECT_EQ(session.rewindable(40), 0) << "the tokens of the checkpoint were removed";
@@ -84,13 +86,14 @@ TEST_P(Checkpoints, AutomaticCheckpointsCoverEarlyAndLatePositions) {
   const auto places = [&] {
     std::vector<int64_t> found;
     for (int64_t at = session.position() - 1; (at = session.rewindable(at)) > 0; --at) found.push_back(at);
-    std::erase_if(found, [&](int64_t at) { return at > session.position() - 64; });  // rings still hold these positions
+    std::erase_if(found, [&](int64_t at) { return at > session.position() - 64; });  // these positions are still in
+                                                                                     // ring caches
     return found;
   };
   session.evaluate(text(1, 96));
   session.evaluate(text(2, 200));
   EXPECT_THAT(places(), ::testing::SizeIs(::testing::Le(3)));
-  EXPECT_EQ(session.rewindable(230), 224) << "the latest checkpoint before 230";
+  EXPECT_EQ(session.rewindable(230), 224) << "the latest checkpoint before position 230";
   EXPECT_GT(session.rewindable(150), 0) << "early checkpoints are also kept";
 }
 
@@ -107,7 +110,7 @@ TEST_P(Checkpoints, RestoringStateDropsCheckpoints) {
   EXPECT_LT(session.checkpoint_bytes(100), state.size());
 }
 
-TEST_P(Checkpoints, SavedStatesContinueOnAnyDevices) {
+TEST_P(Checkpoints, SavedStatesRestoreOnAnyDevices) {
   const auto first = text(1, 50), second = text(2, 20);
   LoadedModel from(GetParam(), 3, "5,1,2", options());
   from.session->evaluate(first);
@@ -130,7 +133,7 @@ std::string name_of_case(const ::testing::TestParamInfo<std::string>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Checkpoints, ::testing::Values(kWindowed, kDelta, kConvolutions), name_of_case);
 
-/// Tests in which work fails after evaluate() has returned, with models of any kind.
+/// In these tests, queued work fails after evaluate() has returned.
 class FailedWork : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(FailedWork, SessionRewindsToLastValidPosition) {
@@ -152,7 +155,7 @@ TEST_P(FailedWork, SessionRewindsToLastValidPosition) {
     ASSERT_TRUE(one->enqueue({broken, nullptr, nullptr}));
     EXPECT_THROW(logits_after(session, text(4, 20)), DeviceError);
     EXPECT_THAT(message_of([&] { session.logits(); }), HasSubstr("no logits yet"));
-    const auto refused = HasSubstr("the evaluation of tokens from 50 on has failed; rewind to 50 and evaluate again");
+    const auto refused = HasSubstr("the evaluation from token 50 on has failed; rewind to token 50 and evaluate again");
     EXPECT_THAT(message_of([&] { session.evaluate(second); }), refused);
     EXPECT_THAT(message_of([&] { session.checkpoint(); }), refused);
     EXPECT_THAT(message_of([&] { save_state(session); }), refused);
@@ -161,10 +164,10 @@ TEST_P(FailedWork, SessionRewindsToLastValidPosition) {
     EXPECT_EQ(session.rewindable(59), 50);
     session.rewind(50);
     EXPECT_EQ(logits_after(session, second), expected);
-    // save_state() waits for the work and throws the error.
+    // save_state() waits for the queued work and throws the error of this work.
     ASSERT_TRUE(one->enqueue({broken, nullptr, nullptr}));
     EXPECT_THROW(save_state(session), DeviceError);
-    EXPECT_THAT(message_of([&] { session.evaluate(second); }), HasSubstr("from 120 on has failed; rewind to "));
+    EXPECT_THAT(message_of([&] { session.evaluate(second); }), HasSubstr("from token 120 on has failed; rewind to "));
     session.rewind(50);
     EXPECT_EQ(logits_after(session, second), expected);
   }

@@ -1,4 +1,5 @@
-// Loading: every byte reaches the devices of any placement. A load that is stopped or fails leaves the model unchanged.
+// Tests the loading of weights. With any placement, every byte reaches its devices. If a load is stopped or fails, the
+// model stays unloaded.
 #include "models/session/loader.h"
 
 #include <fmt/format.h>
@@ -36,7 +37,7 @@ std::vector<std::string> wrong_tensors(const Model& model) {
 }
 
 TEST(Loader, EveryByteReachesDevices) {
-  SyntheticModel large;  // its tensors have several pieces, and odd numbers of rows and columns
+  SyntheticModel large;  // a model whose tensors need several pieces and have odd numbers of rows
   large.h.vocab = 9001, large.h.ff = 5000, large.h.experts = 3, large.h.experts_used = 1;
   for (DType dtype : {DType::kF32, DType::kF16}) {
     large.dtype = dtype;
@@ -54,7 +55,7 @@ TEST(Loader, EveryByteReachesDevices) {
 
 TEST(Loader, EveryByteReachesDevicesThatRepack) {
   for (const char* type : {"q8_0", "q4_k_m"}) {
-    for (const char* ratio : {"1", "1,1", "1,3", "3,0,2"}) {  // both columns and rows of matrices are divided
+    for (const char* ratio : {"1", "1,1", "1,3", "3,0,2"}) {  // some matrices are divided by columns, others by rows
       auto model = open_model(tiny_model_path(type));
       const int devices = static_cast<int>(std::count(ratio, ratio + std::strlen(ratio), ',')) + 1;
       Placement placement(*model, cpu_devices(devices), {ratio, 1});
@@ -70,7 +71,7 @@ std::string bytes_of_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Names of the tensors outside the file's mapping.
+/// Names of the tensors that are not in the file mapping.
 std::vector<std::string> tensors_elsewhere(const Model& model) {
   std::vector<std::string> out;
   for (const Tensor* tensor : model.weights.tensors()) {
@@ -96,7 +97,7 @@ TEST(MappedWeights, OneDeviceUsesMapping) {
   unload_weights(*model);
 }
 
-TEST(MappedWeights, CopiedIfDeviceOrOptionsPreventMapping) {
+TEST(MappedWeights, WeightsAreCopiedIfDeviceOrOptionsPreventMapping) {
   auto model = open_model(SyntheticModel().write());
   Placement two(*model, cpu_devices(2), {{}, 1});
   EXPECT_FALSE(can_use_mapping(*model, two.device()));
@@ -112,7 +113,7 @@ TEST(MappedWeights, CopiedIfDeviceOrOptionsPreventMapping) {
   unload_weights(*model);
 }
 
-TEST(MappedWeights, WritesReachTensorButNotFile) {
+TEST(MappedWeights, WritesChangeTensorButNotFile) {
   const std::string path = SyntheticModel().write(), before = bytes_of_file(path);
   auto model = open_model(path), other = open_model(path);
   load_weights(*model, Placement(*model, cpu_devices(1)));
@@ -132,7 +133,7 @@ TEST(MappedWeights, WritesReachTensorButNotFile) {
   }
   EXPECT_EQ(bytes_of_file(path), before);
   EXPECT_EQ(wrong_tensors(*other), std::vector<std::string>());
-  // The metadata of the file are not part of the writable bytes.
+  // The writable bytes do not include the metadata of the file.
   EXPECT_EQ(model->file.get<std::string>("general.architecture"), "llama");
   EXPECT_EQ(model->file.tensors().size(), other->file.tensors().size());
   unload_weights(*model);
@@ -195,7 +196,7 @@ TEST(Loader, ReadsEachByteOnceForAnyDevices) {
   const std::string parts =
       write_parts(file, (folder.path() / "tiny").string(), {tensors / 2, tensors - tensors / 2}).front();
   for (const std::string& path : {file.path(), parts}) {
-    for (const int devices : {1, 2, 8}) {  // several devices mirror norms and other tensors
+    for (const int devices : {1, 2, 8}) {  // with several devices, norms and other tensors are mirrored
       for (const bool repack : {false, true}) {
         auto model = open_model(path);
         Placement placement(*model, cpu_devices(devices), {{}, 1});
@@ -203,7 +204,7 @@ TEST(Loader, ReadsEachByteOnceForAnyDevices) {
         load_weights(*model, placement, {}, {.use_mapping = false, .repack = repack});
         const size_t read = bytes_read() - before;
         EXPECT_GE(read, file.tensor_bytes());
-        // The count also includes reads of the system's memory statistics, which are smaller than one mirrored matrix.
+        // The count also includes reads of system memory statistics. These reads are smaller than one mirrored matrix.
         EXPECT_LT(read, file.tensor_bytes() + all_else) << devices << " devices, repack " << repack;
         unload_weights(*model);
       }
@@ -211,7 +212,7 @@ TEST(Loader, ReadsEachByteOnceForAnyDevices) {
   }
 }
 
-/// A CPU device whose support of host memory is configurable.
+/// A CPU device that requires a given alignment of host memory.
 class PickyDevice final : public Device {
  public:
   explicit PickyDevice(size_t alignment) : cpu_(*cpu_devices(1).front()), type_(*this, alignment) {}
@@ -259,7 +260,7 @@ class PickyDevice final : public Device {
   Type type_;
 };
 
-TEST(MappedWeights, CopiedIfAlignmentIsTooSmall) {
+TEST(MappedWeights, WeightsAreCopiedIfMappingIsMisaligned) {
   const std::string path = SyntheticModel().write();
   for (size_t alignment : {size_t{32}, size_t{1} << 20}) {
     auto model = open_model(path);
@@ -343,7 +344,7 @@ TEST(Loader, ReportsTruncatedFile) {
       EXPECT_EQ(message.find('\n'), std::string::npos);
       EXPECT_FALSE(model->is_loaded());
     }
-    // Loading works again once the file is restored.
+    // After the file is restored, loading works again.
     std::filesystem::remove(path);
     EXPECT_EQ(SyntheticModel().write(), path);
     model = open_model(path);

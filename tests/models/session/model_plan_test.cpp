@@ -1,5 +1,5 @@
-// Memory of a model before it is loaded, with mapped and with copied weights. llama_test.cpp checks that the predicted
-// sizes equal the allocations.
+// Tests the predicted memory of a model with mapped weights and with copied weights. llama_test.cpp checks that the
+// prediction equals the allocations.
 #include "models/session/model_plan.h"
 
 #include <gmock/gmock.h>
@@ -47,7 +47,7 @@ TEST(ModelPlanMemory, MetaDevicesUseNoMapping) {
   }
 }
 
-TEST(ModelPlan, ServesOneSession) {
+TEST(ModelPlan, RefusesSecondSession) {
   auto model = open_model(tiny_model_path("q8_0"));
   const Placement placement(*model, cpu_devices(1), {"", 1});
   const SessionOptions options{.context = 64, .batch = 8};

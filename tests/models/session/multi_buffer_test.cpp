@@ -1,4 +1,4 @@
-// Models on devices whose largest allocation is smaller than the model, so weights and caches need several buffers.
+// Tests models on devices with a small allocation limit, where weights and caches need several buffers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ std::vector<std::byte> bytes_of(const Tensor& tensor) {
   return bytes;
 }
 
-/// All bytes of a tensor, which clear(5) has filled.
+/// Expected bytes of a tensor after clear(5).
 std::vector<std::byte> filled(const Tensor& tensor) {
   return std::vector<std::byte>(tensor.bytes(), std::byte{5});
 }
@@ -148,9 +148,9 @@ TEST(MultiBuffers, ErrorNamesTensorAboveAllocationLimit) {
     Placement placement(*model, cpu_devices(devices));
     try {
       load_weights(*model, placement, {}, {.use_mapping = false});
-      ADD_FAILURE() << "loading succeeded";
+      ADD_FAILURE() << "load_weights() did not throw";
     } catch (const DeviceError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("which exceeds the largest allocation (100.0 KiB)"));
+      EXPECT_THAT(error.what(), HasSubstr("more than the largest allocation (100.0 KiB)"));
     }
     EXPECT_FALSE(model->is_loaded());
     for (const Tensor* tensor : model->weights.tensors()) EXPECT_EQ(tensor->buffer, nullptr);

@@ -29,7 +29,7 @@ std::vector<size_t> sizes(DType dtype, Shape shape) {
 }
 
 TEST(LoaderPieces, ContainWholeGroupsOfRows) {
-  constexpr size_t kRow = 4352;  // bytes of 4096 values
+  constexpr size_t kRow = 4352;  // bytes of a row of 4096 Q8_0 values
   EXPECT_EQ(sizes(DType::kQ8_0, {4096, 512, 1, 1}), (std::vector<size_t>{240 * kRow, 240 * kRow, 32 * kRow}));
   EXPECT_EQ(sizes(DType::kQ8_0, {4096, 245, 1, 1}), (std::vector<size_t>{240 * kRow, 5 * kRow}));
   EXPECT_EQ(sizes(DType::kQ8_0, {4096, 240, 1, 1}), (std::vector<size_t>{240 * kRow}));
@@ -43,7 +43,7 @@ TEST(LoaderPieces, DoNotCrossMatrices) {
   std::vector<size_t> three;
   for (int i = 0; i < 3; ++i) three.insert(three.end(), experts.begin(), experts.end());
   EXPECT_EQ(sizes(DType::kQ8_0, {4096, 250, 3, 1}), three);
-  // Small matrices are combined.
+  // A piece may contain several small matrices.
   EXPECT_EQ(sizes(DType::kF32, {1000, 100, 6, 1}), (std::vector<size_t>{800000, 800000, 800000}));
   EXPECT_EQ(sizes(DType::kF32, {1000, 100, 3, 1}), (std::vector<size_t>{800000, 400000}));
 }

@@ -1,5 +1,5 @@
-// The small model over several processes: one session leads and the other sessions follow. The processes are threads
-// with separate groups. tests/hosts uses real processes.
+// Runs the small model over several processes. One session leads, and the other sessions follow. The processes are
+// threads with separate process groups. tests/hosts uses real processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,8 @@ using testing::HasSubstr;
 
 constexpr std::array<int32_t, 12> kShortIds{1, 5, 9, 33, 17, 8, 21, 60, 2, 44, 71, 13};
 
-/// Number of devices of each process. With a layer split, the devices of each process are a group.
+/// The processes of a test. `devices` is the number of devices of each process. With a layer split, the devices of each
+/// process form a group.
 struct Processes {
   std::vector<int> devices;
   std::vector<std::string> hosts;
@@ -129,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, SessionOverProcesses,
                                          Processes{{2, 0, 1}, {"a", "b", "c"}, SplitMode::kTensor, "1,3,2"}),
                          [](const auto& info) { return std::to_string(info.index); });
 
-/// Generates tokens twice after a prompt, the second time after rewinding to a checkpoint at token 4.
+/// Generates tokens twice after a prompt. Each time, the session first rewinds to a checkpoint at token 4.
 void rewind(Session& session, std::vector<int32_t>& first, std::vector<int32_t>& again) {
   const std::span<const int32_t> prompt = kShortIds;
   session.evaluate(prompt.first(4));
@@ -144,7 +145,7 @@ void rewind(Session& session, std::vector<int32_t>& first, std::vector<int32_t>&
   }
 }
 
-// The leader's checkpoints serve all processes.
+// A checkpoint of the leader lets all processes rewind.
 TEST(SessionOverProcessesModels, RecurrentAndWindowedModelsRewind) {
   if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
   for (const char* name : {"gemma3", "qwen35", "lfm2"}) {
@@ -179,7 +180,7 @@ void go_on(Session& session, std::vector<int32_t>& first, std::vector<int32_t>& 
   }
 }
 
-TEST(SessionOverProcessesModels, DividedLatentCachesRestoreStates) {
+TEST(SessionOverProcessesModels, RestoreStatesOfDividedLatentCaches) {
   if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
   const std::string model = SHOAL_REFERENCE_MODELS "/deepseek2.gguf";
   std::vector<int32_t> expected, expected_again;
@@ -203,15 +204,14 @@ TEST(SessionFollowers, FailWithErrorOfLeader) {
   if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
   const auto ends = run({{1, 1, 1}, {"a", "a", "b"}}, [](Session& session) {
     session.evaluate(kPrompt);
-    session.evaluate(std::array{int32_t{1 << 30}});  // no such token
+    session.evaluate(std::array{int32_t{1 << 30}});  // the vocabulary has no token with this id
   });
   for (const test::ProcessEnd& end : ends) {
     EXPECT_THAT(end.what(), HasSubstr("process 0 (a): token 1073741824 is not in the vocabulary"));
   }
 }
 
-/// Each process holds only the weights of its ranks.
-TEST(WeightsOverProcesses, EachProcessHoldsOnlyItsWeights) {
+TEST(WeightsOverProcesses, ProcessesStoreOnlyWeightsOfOwnRanks) {
   if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
   cpu_devices(2);
   std::vector<size_t> held(2);

@@ -1,7 +1,7 @@
-// Compares with reference outputs for every file and prompt of data/models/expected: prompt ids and 48 greedy tokens of
-// llama.cpp, and logits of a float64 forward pass. Runs on one device, on meta devices with even and uneven shares, and
-// with layers, caches and weights on different devices. Files outside the repository are tested if the folder
-// SHOAL_MODELS_DIR contains them.
+// Compares sessions with the reference outputs in data/models/expected. For each prompt, a reference has prompt ids and
+// 48 greedy tokens of llama.cpp, and logits of a float64 forward pass. The sessions run on one device, on meta devices
+// with even and uneven shares, and with layers, caches and weights on different devices. Model files outside the
+// repository are tested only if the folder SHOAL_MODELS_DIR contains them.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -78,7 +78,8 @@ std::vector<int32_t> greedy(Session& session, std::span<const int32_t> prompt, s
   }
 }
 
-/// Largest distance between the logits and the reference's exact logits, over the ten best tokens of the reference.
+/// Largest absolute difference between the logits and the exact logits of the reference, over the ten best tokens of
+/// the reference.
 double distance(std::span<const float> logits, const nlohmann::json& exact) {
   double worst = 0.0;
   for (const auto& entry : exact) {

@@ -1,4 +1,4 @@
-// The sampler in cases small enough to compute by hand, and the distribution of its draws.
+// Tests the sampler in cases that can be computed by hand, and the distribution of its draws.
 #include "models/session/sampler.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Parameters with all steps off: tokens are drawn from the softmax of all logits.
+// Parameters that disable all steps, so tokens are drawn from the softmax of all logits.
 SamplerParams plain(uint64_t seed = 1) {
   return {.temp = 1, .top_k = 0, .top_p = 1, .min_p = 0, .seed = seed};
 }
@@ -40,7 +40,7 @@ std::map<int32_t, int> counts_of(const SamplerParams& params, const std::vector<
   return counts;
 }
 
-// Chi-square statistic of counts against weights. It is infinite if a token without a weight was drawn.
+// Chi-square statistic of counts against weights. The result is infinite if a token without a weight was drawn.
 double chi_square(const std::map<int32_t, int>& counts, const std::map<int32_t, double>& weights, int draws) {
   double total = 0, sum = 0;
   for (const auto& [id, weight] : weights) total += weight;
@@ -55,8 +55,8 @@ double chi_square(const std::map<int32_t, int>& counts, const std::map<int32_t, 
   return sum;
 }
 
-// Seeds are fixed, so this bound detects systematic errors of a few per cent. With 40,000 draws and up to 7 degrees of
-// freedom, a correct sampler exceeds the bound for one seed in 10,000.
+// Seeds are fixed, so the results do not vary. The bound detects systematic errors of a few per cent. With 40,000 draws
+// and up to 7 degrees of freedom, a correct sampler exceeds the bound for one seed in 10,000.
 constexpr int kDraws = 40000;
 constexpr double kBound = 30;
 
@@ -89,7 +89,7 @@ TEST(Sampler, DrawsFromTheSoftmax) {
 }
 
 TEST(Sampler, TemperatureSharpensAndFlattens) {
-  // Softmax of logits / T has weights w^(1/T): squares for 0.5, square roots for 2.
+  // For temperature T, the softmax of logits / T has weights w^(1/T): squares for T = 0.5, square roots for T = 2.
   const std::vector<float> logits = logits_of({1, 2, 4});
   SamplerParams params = plain();
   params.temp = 0.5f;
@@ -100,7 +100,7 @@ TEST(Sampler, TemperatureSharpensAndFlattens) {
   EXPECT_EQ(counts_of(params, logits, 100), (std::map<int32_t, int>{{2, 100}}));
 }
 
-TEST(Sampler, TopKKeepsHighestK) {
+TEST(Sampler, TopKSelectsKHighestTokens) {
   const std::vector<float> logits = logits_of({1, 8, 2, 4, 1});
   SamplerParams params = plain();
   params.top_k = 3;
@@ -111,8 +111,8 @@ TEST(Sampler, TopKKeepsHighestK) {
   EXPECT_EQ(counts_of(params, logits, 2000).size(), 5u);
 }
 
-TEST(Sampler, TopPKeepsSmallestSufficientSet) {
-  const std::vector<float> logits = logits_of({1, 8, 2, 4, 1});  // 1/2, 1/4, 1/8, 1/16, 1/16
+TEST(Sampler, TopPSelectsSmallestSufficientSet) {
+  const std::vector<float> logits = logits_of({1, 8, 2, 4, 1});  // sorted probabilities: 1/2, 1/4, 1/8, 1/16, 1/16
   SamplerParams params = plain();
   const std::pair<float, std::set<int32_t>> cases[] = {{0.0f, {1}},     {0.49f, {1}},       {0.51f, {1, 3}},
                                                        {0.74f, {1, 3}}, {0.76f, {1, 2, 3}}, {1.0f, {0, 1, 2, 3, 4}}};
@@ -124,7 +124,7 @@ TEST(Sampler, TopPKeepsSmallestSufficientSet) {
   }
 }
 
-TEST(Sampler, MinPKeepsTokensNearHighest) {
+TEST(Sampler, MinPDropsTokensFarBelowBest) {
   const std::vector<float> logits = logits_of({1, 8, 2, 4, 1});
   SamplerParams params = plain();
   const std::pair<float, std::set<int32_t>> cases[] = {
@@ -138,8 +138,9 @@ TEST(Sampler, MinPKeepsTokensNearHighest) {
 }
 
 TEST(Sampler, StepsApplyInDocumentedOrder) {
-  // The example in sampler.h. After top_k = 4 the weights are 8, 4, 2 and 1 of 15: two tokens reach top_p = 0.78 (12/15
-  // = 0.8), and min_p leaves one. Without top_k, two tokens have only 12/16 = 0.75, so top_p keeps three.
+  // This is the example in sampler.h. After top_k = 4, the probabilities are 8/15, 4/15, 2/15 and 1/15. Two tokens
+  // reach top_p = 0.78 (12/15 = 0.8), and min_p selects one of these two tokens. Without top_k, two tokens have only
+  // 12/16 = 0.75, so top_p selects three.
   const std::vector<float> logits = logits_of({8, 4, 2, 1, 1});
   SamplerParams params = plain();
   params.top_p = 0.78f;
@@ -148,7 +149,8 @@ TEST(Sampler, StepsApplyInDocumentedOrder) {
   EXPECT_EQ(counts_of(params, logits, 2000).size(), 2u);
   params.min_p = 0.6f;
   EXPECT_EQ(counts_of(params, logits, 2000).size(), 1u);
-  // Temperature comes last: it flattens the distribution of the draw but not the selection.
+  // Temperature is the last step. Temperature flattens the distribution of the draw but does not change the selected
+  // tokens.
   params.min_p = 0;
   params.temp = 100;
   EXPECT_EQ(counts_of(params, logits, 2000).size(), 2u);
@@ -168,7 +170,7 @@ TEST(Sampler, TopPOnLargeVocabularyMatchesFullSort) {
     nucleus.insert(sorted[i].id);
     sum += std::exp(static_cast<double>(sorted[i].logit));
   }
-  ASSERT_GT(nucleus.size(), 300u);  // more tokens than sample() sorts first
+  ASSERT_GT(nucleus.size(), 300u);  // sample() first sorts fewer than 300 tokens
   for (const auto& [id, count] : counts_of(params, logits, 100)) EXPECT_TRUE(nucleus.contains(id)) << id;
 }
 
@@ -186,7 +188,8 @@ TEST(Sampler, SeedDeterminesTokens) {
 }
 
 TEST(Sampler, DrawsUseDocumentedGenerator) {
-  // With two equal logits, the first token is drawn if the upper 53 bits of the generator's number are below one half.
+  // With two equal logits, the first token is drawn if the upper 53 bits of the random number, read as a fraction, are
+  // less than 1/2.
   std::mt19937_64 generator(5);
   Sampler sampler(plain(5));
   for (int i = 0; i < 100; ++i) {
@@ -215,7 +218,7 @@ TEST(Sampler, ErrorsNameValidRangeOfParameters) {
   }
 }
 
-TEST(Sampler, ErrorsNameBadLogits) {
+TEST(Sampler, ErrorsNameInvalidLogits) {
   for (const float temp : {0.0f, 1.0f}) {
     SamplerParams params = plain();
     params.temp = temp;
@@ -232,7 +235,7 @@ TEST(Sampler, ErrorsNameBadLogits) {
   }
 }
 
-TEST(Sampler, BestTokensGiveSameChoicesAsAllLogits) {
+TEST(Sampler, CandidatesGiveSameChoicesAsAllLogits) {
   std::mt19937 random(3);
   std::uniform_int_distribution<int> draw(-20, 20);  // few different values, so that some logits are equal
   for (const SamplerParams& params : {SamplerParams{.seed = 1},
@@ -253,7 +256,7 @@ TEST(Sampler, BestTokensGiveSameChoicesAsAllLogits) {
   }
 }
 
-TEST(Sampler, NeedsFewTokensOrAllLogits) {
+TEST(Sampler, NumberOfCandidatesDependsOnParameters) {
   EXPECT_EQ(candidates_needed({}), 40);
   EXPECT_EQ(candidates_needed({.temp = 0}), 1);
   EXPECT_EQ(candidates_needed({.temp = -1, .top_k = 0}), 1);
@@ -262,7 +265,7 @@ TEST(Sampler, NeedsFewTokensOrAllLogits) {
   EXPECT_EQ(candidates_needed({.top_k = 257}), 0);
 }
 
-TEST(Sampler, ErrorsNameBadCandidates) {
+TEST(Sampler, RefusesInvalidCandidates) {
   for (const float temp : {0.0f, 1.0f}) {
     Sampler sampler({.temp = temp});
     EXPECT_THROW(sampler.sample_best({}), InvalidArgument);
@@ -332,10 +335,10 @@ TEST(SamplerPenalties, ApplyOnlyToLastTokens) {
   EXPECT_EQ(choice(params, {4, 4.5f, 4.4f}, before), 1);
 }
 
-TEST(SamplerPenalties, BiasesAreAddedFirst) {
+TEST(SamplerPenalties, BiasesAreAddedBeforePenaltiesApply) {
   EXPECT_EQ(choice({.biases = {{1, 2.0f}}}, {4, 2.5f}, {}), 1);
   EXPECT_EQ(choice({.biases = {{0, -1e9f}}}, {4, -100}, {}), 1);
-  EXPECT_EQ(choice({.repeat_penalty = 2, .biases = {{0, -1.0f}}}, {4, 1.4f}, {0}), 0);  // penalised: (4 - 1) / 2
+  EXPECT_EQ(choice({.repeat_penalty = 2, .biases = {{0, -1.0f}}}, {4, 1.4f}, {0}), 0);  // penalised logit: (4 - 1) / 2
   EXPECT_EQ(choice({.repeat_penalty = 2, .biases = {{0, -1.0f}}}, {4, 1.6f}, {0}), 1);
   EXPECT_THROW(choice({.biases = {{2, 1.0f}}}, {4, 2}, {}), InvalidArgument);
 }
@@ -378,7 +381,7 @@ TEST(SamplerPenalties, CandidatesGiveSameChoicesAsAllLogits) {
     ASSERT_GT(needed, 0);
     for (int token = 0; token < 30; ++token) {
       std::vector<float> logits(50);
-      // Some logits are equal, so that their order also matters.
+      // Rounding makes some logits equal, so the test also covers the order of equal logits.
       for (float& logit : logits) logit = std::round(normal(random) * 4) / 2;
       const int32_t chosen = all.sample(logits);
       ASSERT_EQ(best.sample_best(top_logits(logits, needed)), chosen) << round;

@@ -1,4 +1,4 @@
-// Saving a session and continuing in another session.
+// Tests saving the state of a session and restoring the state in another session.
 #include "models/session/session_state.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ int32_t best_token(Session& session) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-/// Generates `count` tokens after `token`, which is not in the cache yet.
+/// Generates `count` tokens, beginning with `token`, which is not in the cache yet.
 std::vector<int32_t> generate(Session& session, int32_t token, int count) {
   std::vector<int32_t> tokens;
   for (int i = 0; i < count; ++i) {
@@ -50,7 +50,7 @@ class SessionState : public ::testing::TestWithParam<DType> {
   }
 };
 
-TEST_P(SessionState, ContinuesOnAnyDevices) {
+TEST_P(SessionState, RestoredStateGivesSameTokensOnAnyDevices) {
   constexpr Place kPlaces[] = {{1, "", 64}, {2, "", 64}, {2, "3,1", 200}, {3, "5,0,2", 40}, {5, "", 512}};
   for (const Place& from : kPlaces) {
     LoadedModel first(tiny_model_path("f16"), from.devices, from.ratio, options(from.context));
@@ -63,10 +63,10 @@ TEST_P(SessionState, ContinuesOnAnyDevices) {
     for (const Place& to : kPlaces) {
       SCOPED_TRACE(fmt::format("from {} devices '{}' to {} '{}'", from.devices, from.ratio, to.devices, to.ratio));
       LoadedModel second(tiny_model_path("f16"), to.devices, to.ratio, options(to.context));
-      second.session->evaluate(std::vector<int32_t>{5, 6, 7, 8, 9, 10});  // overwritten by the state
+      second.session->evaluate(std::vector<int32_t>{5, 6, 7, 8, 9, 10});  // the restored state overwrites these tokens
       restore_state(*second.session, state);
       EXPECT_EQ(second.session->position(), 17);
-      EXPECT_EQ(save_state(*second.session), state) << "the same bytes on any devices";
+      EXPECT_EQ(save_state(*second.session), state) << "the state has the same bytes on any devices";
       EXPECT_EQ(generate(*second.session, next, 20), expected);
     }
   }
@@ -75,7 +75,7 @@ TEST_P(SessionState, ContinuesOnAnyDevices) {
 INSTANTIATE_TEST_SUITE_P(Types, SessionState, ::testing::Values(DType::kF16, DType::kF32, DType::kQ8_0),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-// Phi uses other RoPE factors in long contexts than in short ones.
+// Phi uses different RoPE factors for long and short contexts.
 TEST(SessionStates, RefuseContextWithOtherRopeFactors) {
   const std::string path = SHOAL_REFERENCE_MODELS "/phi3-short.gguf";  // trained on 400 tokens
   const auto state_in = [&](int64_t context) {
@@ -126,7 +126,7 @@ std::string refusal(Session& session, const Bytes& state) {
   return message;
 }
 
-TEST(SessionStates, EveryTruncationAndChangedByteIsRefused) {
+TEST(SessionStates, TruncatedAndChangedStatesAreRefused) {
   const std::string path = SyntheticModel().write();
   LoadedModel loaded(path, 2, {}, {.context = 16});
   Session& session = *loaded.session;
@@ -136,7 +136,7 @@ TEST(SessionStates, EveryTruncationAndChangedByteIsRefused) {
   const int32_t next = best_token(session);
   for (size_t size = 0; size < state.size(); size += size < 100 ? 1 : 97) {
     EXPECT_THAT(refusal(session, Bytes(state.begin(), state.begin() + static_cast<ptrdiff_t>(size))),
-                HasSubstr(size < 48 ? "are not a session state" : "it has"))
+                HasSubstr(size < 48 ? "are not a session state" : "but has"))
         << size;
   }
   for (size_t at = 0; at < state.size(); at += at < 60 ? 1 : 53) {
@@ -148,7 +148,7 @@ TEST(SessionStates, EveryTruncationAndChangedByteIsRefused) {
   longer.push_back({});
   EXPECT_THAT(refusal(session, longer), HasSubstr("should have"));
   EXPECT_THAT(refusal(session, {}), HasSubstr("these 0 bytes are not a session state"));
-  EXPECT_EQ(best_token(session), next) << "logits are still there";
+  EXPECT_EQ(best_token(session), next) << "the session still has its logits";
   EXPECT_EQ(refusal(session, save_state(session)), "nothing was thrown");
 }
 
@@ -167,7 +167,7 @@ TEST(SessionStates, ErrorsNameDifferenceToSession) {
                 HasSubstr("the state has keys of f16 and values of f16, but the cache has f16 and q8_0"));
   }
   LoadedModel other(tiny_model_path("q4_0"), 1, {}, {.context = 32});
-  EXPECT_THAT(refusal(*other.session, state), HasSubstr("belongs to another model than"));
+  EXPECT_THAT(refusal(*other.session, state), HasSubstr("was saved with another model than"));
 }
 
 TEST(SessionStates, ModelsOfSameShapeAreDistinguished) {
@@ -185,7 +185,7 @@ TEST(SessionStates, ModelsOfSameShapeAreDistinguished) {
       .seekp(static_cast<std::streamoff>(same.model->file.tensor("output_norm.weight").offset))
       .put(1);
   LoadedModel other(changed.path, 2, {}, {.context = 16});
-  EXPECT_THAT(message_of([&] { restore_state(*other.session, state); }), HasSubstr("belongs to another model than"));
+  EXPECT_THAT(message_of([&] { restore_state(*other.session, state); }), HasSubstr("was saved with another model than"));
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST_P(SessionDevices, CachesOfEveryTypeGiveSimilarLogits) {
     std::vector<float> logits = evaluate(*loaded.session, kPrompt);
     if (exact.empty()) exact = logits;
     EXPECT_LT(worst(exact, logits), dtype == DType::kQ8_0 ? 0.3 : 0.02) << name_of(dtype);
-    // 6 layers, each with keys and values of shape [32, 512, 4].
+    // Each of the 6 layers has keys and values of shape [32, 512, 4].
     if (GetParam() == 1) {
       EXPECT_EQ(loaded.session->cache_buffers().front()->size(), 12 * bytes_for(dtype, 32 * 512 * 4));
     }
@@ -79,7 +79,7 @@ TEST_P(SessionDevices, TwoSessionsShareWeights) {
   EXPECT_EQ(second, evaluate(other, {&next, 1}));
 }
 
-/// `count` tokens that differ for each seed.
+/// Returns `count` tokens. Each seed gives different tokens.
 std::vector<int32_t> text_of(int64_t count, int64_t seed) {
   std::vector<int32_t> tokens(count);
   for (int64_t i = 0; i < count; ++i) tokens[i] = static_cast<int32_t>(259 + (i * 37 + seed * 101) % 700);
@@ -87,14 +87,14 @@ std::vector<int32_t> text_of(int64_t count, int64_t seed) {
 }
 
 TEST_P(SessionDevices, PromptsOfEveryLengthMatchSingleTokens) {
-  // For prompts, f16 weights and columns are rounded to 14 bits; logits are up to 20.
+  // For prompts, products round f16 weights and input columns to 14 bits. Logits are at most 20.
   constexpr double kRounding = 2e-2;
   LoadedModel single(tiny_model_path("f16"), GetParam()), padded(tiny_model_path("f16"), GetParam(), {}, {.batch = 12});
   const std::vector<int32_t> text = text_of(28, 1);
   std::vector<std::vector<float>> expected;
   for (int32_t token : text) expected.push_back(evaluate(*single.session, {&token, 1}));
   for (size_t length = 1; length + 2 <= text.size(); ++length) {
-    // No token may attend to rows that a longer prompt left in the cache.
+    // Tokens must not attend to rows that a longer prompt left in the cache.
     padded.session->rewind(0);
     EXPECT_LT(worst(expected[length - 1], evaluate(*padded.session, {text.data(), length})), kRounding) << length;
     // Padding tokens must not affect later tokens.
@@ -125,8 +125,8 @@ TEST_P(SessionDevices, PromptsAndGenerationAlternateWithoutReplanning) {
     }
     if (round == 0) first = logits;
     EXPECT_EQ(logits, first) << round;
-    // There are four graphs: for 128 and 64 tokens (prompt of 128 + 47 tokens), for 32 tokens (prompt of 20 tokens),
-    // and for single tokens.
+    // The session has four graphs: for 128, 64 and 32 tokens and for single tokens. The prompt of 175 tokens uses the
+    // first two graphs (128 + 47 tokens). The prompt of 20 tokens uses the third graph.
     EXPECT_EQ(session.compilations(), 4) << round;
     EXPECT_EQ(session.kept_graphs(), 4u) << round;
   }
@@ -134,7 +134,7 @@ TEST_P(SessionDevices, PromptsAndGenerationAlternateWithoutReplanning) {
 
 INSTANTIATE_TEST_SUITE_P(Devices, SessionDevices, ::testing::Values(1, 2, 3));
 
-TEST(Session, KeepsFourLatestPromptShapes) {
+TEST(Session, KeepsPlansOfFourLatestPromptShapes) {
   LoadedModel loaded(tiny_model_path("q8_0"), 2);
   Session& session = *loaded.session;
   const auto compilations_for = [&](int64_t tokens) {
@@ -147,15 +147,15 @@ TEST(Session, KeepsFourLatestPromptShapes) {
   EXPECT_EQ(compilations_for(33 + 31), 0);
   EXPECT_EQ(compilations_for(4), 1);
   EXPECT_EQ(session.kept_graphs(), 5u);
-  EXPECT_EQ(compilations_for(32), 1);  // shape 32 was dropped as the least recently used; now shape 16 is dropped
+  EXPECT_EQ(compilations_for(32), 1);  // shape 32 had been dropped as least recently used; now shape 16 is dropped
   for (int64_t tokens : {64, 8, 4, 1}) EXPECT_EQ(compilations_for(tokens), 0) << tokens;
   EXPECT_EQ(compilations_for(16), 1);
   EXPECT_EQ(session.kept_graphs(), 5u);
 }
 
-TEST(Session, NumberOfOutputsIsPartOfShape) {
+TEST(Session, BatchShapeIncludesNumberOfOutputs) {
   LoadedModel loaded(tiny_model_path("q8_0"), 1);
-  // 5 outputs use the shape of 8 outputs, so there are four shapes.
+  // A batch with 5 outputs uses the shape for 8 outputs, so there are four shapes.
   for (int64_t outputs : {1, 2, 4, 8, 5, 1}) {
     loaded.session->rewind(0);
     EXPECT_EQ(evaluate(*loaded.session, text_of(8, 1), outputs).size(), 1024u * outputs);
@@ -194,7 +194,7 @@ TEST(Session, DividesPromptsIntoFewShapes) {
         ASSERT_LE(outputs, last.tokens);
         ASSERT_LE(last.shape.outputs, last.shape.tokens);
         ASSERT_LE(static_cast<int64_t>(batches.size()), (count + most - 1) / most + 1);
-        // Padding is at most a quarter of the batch size, or at most 33 tokens, about the cost of one more run.
+        // The number of padding tokens is at most max(33, most / 4). 33 tokens cost about as much as one more run.
         if (outputs == 1) {
           ASSERT_LE(room - count, std::max<int64_t>(33, most / 4)) << count << " " << most;
         }
@@ -283,7 +283,7 @@ TEST(SessionCandidates, ReplaceLogits) {
 
 TEST(Session, DraftAndTargetModelsRunConcurrently) {
   SessionOptions options{.context = 64, .batch = 32};
-  // Expected logits, for which each model runs alone.
+  // Computes the expected logits. Each model runs alone.
   const std::vector<int32_t> prompt = text_of(19, 3), guesses = text_of(5, 4);
   const auto draft_says = [&](Session& draft) {
     std::vector<std::vector<float>> logits;
@@ -326,9 +326,9 @@ TEST(Session, ErrorsNameInvalidValues) {
               HasSubstr("token 1024 is not in the vocabulary of 1024"));
   EXPECT_THAT(message_of([&] { session.evaluate(std::vector<int32_t>{-1}); }), HasSubstr("token -1"));
   EXPECT_THAT(message_of([&] { session.evaluate(std::vector<int32_t>(17, 5)); }),
-              HasSubstr("17 tokens do not fit: 0 of the context of 16 are used"));
+              HasSubstr("17 tokens do not fit: 0 of the context's 16 tokens are used"));
   EXPECT_THAT(message_of([&] { session.evaluate(std::vector<int32_t>(11, 5), 4); }),
-              HasSubstr("4 outputs requested from a last batch of 3 tokens"));
+              HasSubstr("4 outputs were requested, but the last batch has 3 tokens"));
   session.evaluate(std::vector<int32_t>(16, 5));
   EXPECT_THAT(message_of([&] { session.evaluate(std::vector<int32_t>{5}); }), HasSubstr("do not fit: 16 of"));
   EXPECT_THAT(message_of([&] { session.rewind(17); }), HasSubstr("cannot rewind to token 17 of 16"));

@@ -1,4 +1,5 @@
-// Stop strings: no part of a stop string is ever shown, and the result does not depend on the division into pieces.
+// Tests stop strings. No part of a stop string is ever returned. The division of the text into chunks does not change
+// the result.
 #include "models/session/stop_text.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,7 @@
 namespace shoal::models {
 namespace {
 
-TEST(StopText, HoldsBackPossibleBeginning) {
+TEST(StopText, HoldsBackPossibleStartOfStopString) {
   StopText text({"\n\n", "User:"});
   EXPECT_EQ(text.push("Yes.\nUs"), "Yes.\n");
   EXPECT_EQ(text.push("ers"), "Users");
@@ -22,20 +23,20 @@ TEST(StopText, HoldsBackPossibleBeginning) {
   EXPECT_EQ(text.finish(), "");
 }
 
-TEST(StopText, ShowsHeldTextAtEnd) {
+TEST(StopText, FinishReturnsHeldText) {
   StopText text({"abc"});
   EXPECT_EQ(text.push("xab"), "x");
   EXPECT_EQ(text.finish(), "ab");
   EXPECT_FALSE(text.found());
 }
 
-TEST(StopText, ShowsEverythingWithoutStopStrings) {
+TEST(StopText, ReturnsAllTextWithoutStopStrings) {
   StopText text({});
   EXPECT_EQ(text.push("abc"), "abc");
   EXPECT_THROW(StopText({"a", ""}), InvalidArgument);
 }
 
-TEST(StopText, TextEndsAtFirstStopStringForAnyDivision) {
+TEST(StopText, DivisionIntoChunksDoesNotChangeText) {
   std::mt19937 random(3);
   const auto word = [&](size_t most) {
     std::string out(1 + random() % most, 'a');

@@ -1,4 +1,5 @@
-// Compares sessions whose windowed layers keep only the rows that a batch needs with sessions that keep all rows.
+// Compares sessions with ring caches and sessions that cache all rows. With a ring cache, a windowed layer stores only
+// the rows that a batch needs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,9 +14,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// 7 layers: the sixth has no window, the other layers have a window of 29 tokens.
+// The model has 7 layers. Layer 5 has no window. The other layers have a window of 29 tokens.
 const std::string kWindowed = SHOAL_REFERENCE_MODELS "/gemma3.gguf";
-// 7 layers: the second, the fourth and the last have no window; the last three read the caches of the third and fourth.
+// The model has 7 layers. Layers 1, 3 and 6 have no window. Layers 4 and 5 read the cache of layer 2, and layer 6 reads
+// the cache of layer 3.
 const std::string kSharedCaches = SHOAL_REFERENCE_MODELS "/gemma4-embeddings.gguf";
 constexpr int64_t kContext = 320, kWindow = 29;
 
@@ -43,7 +45,8 @@ TEST(Window, CachesHoldWindowAndBatch) {
   const LoadedModel loaded(kWindowed, 1, "", with_batch(16));
   const KvCache& cache = loaded.session->cache();
   for (size_t layer = 0; layer < 7; ++layer) {
-    EXPECT_EQ(cache.layers[layer].k->shape[1], layer == 5 ? kContext : 64) << layer;  // 29 + 16, in units of 32
+    EXPECT_EQ(cache.layers[layer].k->shape[1], layer == 5 ? kContext : 64) << layer;  // 29 + 16, rounded up to a
+                                                                                      // multiple of 32
     EXPECT_EQ(cache.layers[layer].v->shape[1], cache.layers[layer].k->shape[1]) << layer;
   }
   const LoadedModel whole(kWindowed, 1, "", with_batch(kContext));
@@ -54,7 +57,7 @@ class Windows : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, Windows, ::testing::Values(kWindowed, kSharedCaches),
                          [](const auto& info) { return info.index == 0 ? "own" : "shared"; });
 
-TEST_P(Windows, RingsMatchWholeCacheAfterRewinds) {
+TEST_P(Windows, RingCachesMatchWholeCachesAfterRewinds) {
   for (const int devices : {1, 2, 5}) {
     const LoadedModel ring(GetParam(), devices, "", with_batch(16)), whole(GetParam(), 1, "", with_batch(kContext));
     std::mt19937 random(7);
@@ -95,10 +98,10 @@ TEST(Window, RewindsWithinLastBatchOrToStart) {
   EXPECT_EQ(session.position(), 200);
   session.rewind(0);
   session.evaluate(random_text(random, 20));
-  session.rewind(3);  // no row has been overwritten since
+  session.rewind(3);  // 20 tokens do not overwrite any row
 }
 
-TEST_P(Windows, StatesFitLargerAndSmallerCaches) {
+TEST_P(Windows, StatesCanBeRestoredToCachesOfOtherSizes) {
   std::mt19937 random(3);
   const std::vector<int32_t> text = random_text(random, 150), more = random_text(random, 40);
   const LoadedModel from(GetParam(), 2, "", with_batch(16));
@@ -110,7 +113,7 @@ TEST_P(Windows, StatesFitLargerAndSmallerCaches) {
     to.session->evaluate(more);
     restore_state(*to.session, state);
     EXPECT_EQ(to.session->position(), 150);
-    EXPECT_FALSE(to.session->can_rewind(140) && to.session->cache().is_ring(0));  // the state has only the window
+    EXPECT_FALSE(to.session->can_rewind(140) && to.session->cache().is_ring(0));  // the state stores only the window
     to.session->evaluate(more);
     ASSERT_NO_FATAL_FAILURE(expect_same_logits(*to.session, *from.session)) << batch;
   }

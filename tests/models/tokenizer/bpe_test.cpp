@@ -1,5 +1,5 @@
-// Byte-pair encoding with vocabularies made for single tests: merges, the pieces of each pretokenizer, special tokens
-// and end tokens. vocabularies_test.cpp tests the vocabularies of real models.
+// Tests merges, the pieces of each pretokenizer, special tokens and end tokens of byte-pair encoding. Each test has its
+// own small vocabulary. vocabularies_test.cpp tests the vocabularies of published models.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using test::error_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr std::string_view kSpace = "\u0120";  // the letter of a space
+constexpr std::string_view kSpace = "\u0120";  // the letter that represents a space
 
 TEST(ByteBpe, MergesByRankThenLeftmost) {
   ByteVocabulary v;
@@ -39,7 +39,7 @@ TEST(ByteBpe, FirstOfDuplicateMergesIsUsed) {
   EXPECT_THAT(v.tokenizer().encode("bc"), ElementsAre(bc));
 }
 
-// The result of a merge need not be a token: it may only be a step to a longer token.
+// The text that results from a merge is not always a token. Such a text may be only a part of a longer token.
 TEST(ByteBpe, MergedTextWithoutTokenIsSpelledInBytes) {
   ByteVocabulary v;
   v.merges = {"a b", "ab c"};
@@ -58,7 +58,7 @@ TEST(ByteBpe, ByteWithoutTokenBecomesReplacementCharacter) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("\xc1\xff")), "\xc1\ufffd");
 }
 
-TEST(ByteBpe, SomePretokenizersUseTokensOfWholePieces) {
+TEST(ByteBpe, SomePretokenizersPreferTokenOfWholePiece) {
   ByteVocabulary v;
   const Token ab = v.merge("a", "b"), abc = v.add("abc");  // merges cannot reach "abc"
   EXPECT_THAT(v.tokenizer().encode("abc"), ElementsAre(ab, 'c'));
@@ -66,8 +66,9 @@ TEST(ByteBpe, SomePretokenizersUseTokensOfWholePieces) {
   EXPECT_THAT(v.tokenizer().encode("abc"), ElementsAre(abc));
 }
 
-// From GLM-4's tokenizer.json: " \u738b" is token 102322, which no merge reaches. The space and the first byte of the
-// character are merged first (merge 27944), before the merge that leads to the token (242943).
+// The numbers are from GLM-4's tokenizer.json. The text " \u738b" is token 102322, but no sequence of merges leads to
+// this token. Merge 27944 joins the space and the first byte of the character. Merge 242943, which would produce the
+// token, has a lower priority.
 TEST(ByteBpe, GlmUsesTokensUnreachableByMerges) {
   const std::string first = "\u00e7", rest = "\u0130\u012d";  // the bytes e7 8e 8b
   for (const char* pre : {"glm4", "glm5", "chatglm-bpe"}) {
@@ -81,8 +82,8 @@ TEST(ByteBpe, GlmUsesTokensUnreachableByMerges) {
   }
 }
 
-// docs/models.md lists the sources of whole_pieces.
-TEST(ByteBpe, ListsPretokenizersThatTakeWholePiecesAsTokens) {
+// docs/models.md lists the sources of these names.
+TEST(ByteBpe, OnlyListedPretokenizersPreferTokenOfWholePiece) {
   std::vector<std::string> found;
   for (const std::string_view name : pretokenizer_names()) {
     if (find_pretokenizer(name)->whole_pieces) found.emplace_back(name);
@@ -124,7 +125,7 @@ TEST(ByteBpe, AddedTokensAreLiteralText) {
   EXPECT_EQ(tokenizer.decode(std::vector<Token>{added, letters}), "\u6f22 x\u0120");
 }
 
-TEST(ByteBpe, BadFilesAreRefused) {
+TEST(ByteBpe, InvalidVocabulariesAreRefused) {
   const auto error_after = [](auto spoil) {
     ByteVocabulary v;
     spoil(v);
@@ -166,7 +167,7 @@ TEST(ByteBpe, AddsBosAndEosOnlyIfFileNamesThem) {
   EXPECT_THAT(v.tokenizer().encode("a"), ElementsAre('a'));
   v.extra.add<bool>("tokenizer.ggml.add_bos_token", true).add<bool>("tokenizer.ggml.add_eos_token", true);
   EXPECT_THAT(v.tokenizer().encode("a"), ElementsAre(bos, 'a', eos));
-  // The result has one BOS, although the template also writes one.
+  // The result has only one BOS token, although the template also writes a BOS token.
   const std::vector<TextPart> parts{{"<|bos|>", true}, {"a<|bos|>", true}};
   EXPECT_THAT(v.tokenizer().encode(parts), ElementsAre(bos, 'a', bos, eos));
 }
@@ -193,7 +194,7 @@ TEST(SpecialTokens, UserTextNeverBecomesControlTokens) {
   expected.insert(expected.end(), {tool, end});
   EXPECT_EQ(tokenizer.encode(parts), expected);
   EXPECT_EQ(tokenizer.encode("<|im_end|>").size(), 10u);
-  // User text does not form a control token together with template text, nor between two template texts.
+  // User text and neighbouring template text never form a control token together.
   for (const std::vector<TextPart>& cut : {std::vector<TextPart>{{"<|im_", true}, {"end|>"}},
                                            {{"<|im_"}, {"end|>", true}},
                                            {{"<|im", true}, {"_"}, {"end|>", true}},
@@ -204,7 +205,7 @@ TEST(SpecialTokens, UserTextNeverBecomesControlTokens) {
   EXPECT_THAT(tokenizer.encode(std::vector<TextPart>{{"<|im_", true}, {"end|>", true}}), ElementsAre(end));
 }
 
-TEST(SpecialTokens, PrefersLeftmostThenLongest) {
+TEST(SpecialTokens, PrefersLeftmostThenLongestMatch) {
   ByteVocabulary v;
   const Token a = v.add("<a>", 4), ab = v.add("<a><b>", 4), b = v.add("><b>", 3);
   const Tokenizer tokenizer = v.tokenizer();
@@ -222,7 +223,7 @@ TEST(SpecialTokens, EndTokensAreFoundByText) {
     const Tokenizer tokenizer = v.tokenizer();
     for (const Token id : {named, typed_wrongly, user_defined, end}) EXPECT_TRUE(tokenizer.is_end(id)) << id;
     for (const Token id : {plain, other, Token{'a'}}) EXPECT_FALSE(tokenizer.is_end(id)) << id;
-    EXPECT_EQ(tokenizer.decode(std::vector<Token>{'a', typed_wrongly}), "a");  // it is now a control token
+    EXPECT_EQ(tokenizer.decode(std::vector<Token>{'a', typed_wrongly}), "a");  // typed_wrongly acts as a control token
     EXPECT_EQ(tokenizer.encode("<|eot_id|>").size(), 10u);
     EXPECT_EQ(tokenizer.encode("[EOS]").size(), 5u);
   }
@@ -267,7 +268,8 @@ TEST(SpecialTokens, FileSeparatorsEndGeneration) {
   EXPECT_THAT(tokenizer.encode("a<fim-pad>"), ElementsAre('a', pad));
 }
 
-// No key of the file states this: "<|user|>\nHi" is two tokens, not four.
+// Phi 3's control tokens include the following space, but no key of the file states this. Therefore "<|user|>\nHi" has
+// two tokens instead of four.
 TEST(SpecialTokens, Phi3ControlTokensIncludeFollowingSpace) {
   test::SpmVocabulary v;
   const Token user = v.add("<|user|>", 0, 3), end = v.add("<|endoftext|>", 0, 3), mine = v.add("<mine>", 0, 4);
@@ -283,7 +285,7 @@ TEST(SpecialTokens, Phi3ControlTokensIncludeFollowingSpace) {
   EXPECT_EQ(v.tokenizer().encode(parts), expected);
 }
 
-// Lines are pieces. Characters are merged, and characters without a token become bytes.
+// Each line is a piece. Merges apply to characters. Characters without a token become byte tokens.
 TEST(Gemma4, MergesCharacters) {
   test::SpmVocabulary v;
   v.model = "gemma4";
@@ -310,7 +312,7 @@ struct PieceCase {
   std::vector<std::string_view> pieces;
 };
 
-// Derived by hand from the published expressions.
+// The expected pieces are derived by hand from the published regular expressions.
 const PieceCase kPieceCases[] = {
     {"llama-bpe",
      "I'LL pay 12345 \u20ac!!\n\n  ok",
@@ -352,7 +354,7 @@ const PieceCase kPieceCases[] = {
 
 class PretokenizerPieces : public testing::TestWithParam<PieceCase> {};
 
-TEST_P(PretokenizerPieces, MatchExpressions) {
+TEST_P(PretokenizerPieces, MatchPublishedExpressions) {
   const PieceCase& c = GetParam();
   const PretokenizerKind* kind = find_pretokenizer(c.pre);
   ASSERT_NE(kind, nullptr);

@@ -52,7 +52,7 @@ std::map<std::string, Excerpt> read_excerpts() {
     } else if (what == "token") {
       words >> first >> second;
       auto& tokens = excerpt->vocabulary.tokens;
-      const auto known = std::find(tokens.begin(), tokens.end(), second);  // found if the token is a single byte
+      const auto known = std::find(tokens.begin(), tokens.end(), second);  // single bytes are already in `tokens`
       const auto id =
           known != tokens.end() ? static_cast<Token>(known - tokens.begin()) : excerpt->vocabulary.add(second);
       excerpt->published[id] = std::stoi(first);

@@ -1,4 +1,5 @@
-// Vocabularies made for one test, as GGUF files in memory: text with scores, and bytes with merges.
+// Small vocabularies for single tests, as GGUF files in memory. SentencePiece vocabularies have scores. Byte-level BPE
+// vocabularies have merges.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,7 +20,7 @@ inline models::Tokenizer tokenizer_of(const Bytes& image) {
   return models::Tokenizer(models::GgufFile("vocabulary", image));
 }
 
-// Error of the tokenizer of a file; "" if it accepts the file.
+// Returns the error that the tokenizer reports for a file, or "" if the tokenizer accepts the file.
 inline std::string error_of(const Bytes& image) {
   try {
     tokenizer_of(image);
@@ -58,7 +59,8 @@ struct SpmVocabulary {
   std::string error() const { return error_of(image()); }
 };
 
-// A vocabulary with the letters of 256 bytes (token b is byte b) and the results of merges.
+// A vocabulary of the 256 bytes and of the results of merges. The token with id `b` is the letter that represents byte
+// `b`.
 struct ByteVocabulary {
   std::vector<std::string> tokens, merges;
   std::vector<int32_t> types;

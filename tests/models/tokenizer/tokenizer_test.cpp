@@ -1,5 +1,4 @@
-// Compares the tokenizer with reference outputs and with a slow, simple merger. Also uses vocabularies made for single
-// tests.
+// Compares the tokenizer with reference outputs and with a slow, simple merger. Also tests small vocabularies.
 #include "models/tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>
@@ -70,7 +69,7 @@ TEST(Tokenizer, EncodesPromptsAndDecodesContinuations) {
   }
 }
 
-// Merges as defined, by comparing all pairs for each merge: O(n^2).
+// Merges symbols exactly as the definition says. Each merge compares all pairs, which takes O(n^2) time in total.
 std::vector<std::string> merge_slowly(std::vector<std::string> symbols, const TokenizerVocabulary& vocabulary) {
   for (;;) {
     std::optional<size_t> best;
@@ -115,7 +114,7 @@ TEST(Tokenizer, AnyBytesSurviveRoundTrip) {
   for (int round = 0; round < 500; ++round) {
     std::string text;
     for (uint64_t n = random() % 40; n > 0; --n) {
-      // Most of these bytes begin, continue or break UTF-8 sequences. Together they never form U+2581.
+      // Most of these bytes begin, continue or break UTF-8 sequences. The bytes never form U+2581.
       const unsigned char bytes[] = {' ', 'a', 't', 'h', 0x80, 0xbf, 0xc3, 0xe0, 0xed, 0xf0, 0xf4, 0xff, 0x00, '\n'};
       text += static_cast<char>(bytes[random() % std::size(bytes)]);
     }
@@ -156,11 +155,12 @@ TEST(Tokenizer, TimeForLongTextsIsNotQuadratic) {
   const std::vector<Token> ids = small_tokenizer().encode(text);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   EXPECT_EQ(small_tokenizer().decode(ids), text);
-  // Takes half a second with sanitizers. Quadratic time for half a million characters would take minutes.
+  // Encoding the text takes half a second with sanitizers. With quadratic time, half a million characters would take
+  // minutes.
   EXPECT_LT(taken.count(), 20);
 }
 
-TEST(Tokenizer, StreamedTextIsValidAtEveryStep) {
+TEST(Tokenizer, StreamedTextIsValidUtf8AfterEveryToken) {
   const std::string text = "na\xc3\xafve \xe2\x80\x94 \xf0\x9f\x98\x80 and \xe6\x97\xa5\xe6\x9c\xac";
   StreamDecoder decoder(small_tokenizer(), true);
   std::string streamed;
@@ -225,7 +225,7 @@ TEST(TokenizerVocabulary, UserDefinedPiecesAreMatchedFirst) {
   v.extra.add<bool>("tokenizer.ggml.add_bos_token", false);
   const Token space = v.add(std::string(kSpacePiece), -1), x = v.add("x", -1), y = v.add("y", -1);
   const Token xy = v.add("xy", -0.5f);
-  v.add("xxy", 0);  // would be the result if the user-defined "xx" were merged
+  v.add("xxy", 0);  // this token would be the result if the user-defined "xx" were merged
   const Token one = v.add("xx", 0, 4), two = v.add("xx y", 0, 4);
   const Tokenizer tokenizer = v.tokenizer();
   EXPECT_THAT(tokenizer.encode("xxy"), ElementsAre(one, space, y));
@@ -235,7 +235,7 @@ TEST(TokenizerVocabulary, UserDefinedPiecesAreMatchedFirst) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("xx yxxy x")), "xx yxxy x");
 }
 
-// As in llama.cpp, each stretch of text at the beginning or after a user-defined piece gets a space.
+// As in llama.cpp, the tokenizer adds a space before the first text and before each text after a user-defined piece.
 TEST(TokenizerVocabulary, TextAfterUserDefinedPieceGetsSpace) {
   SpmVocabulary v;
   v.extra.add<bool>("tokenizer.ggml.add_bos_token", false);
@@ -335,7 +335,7 @@ TEST(TokenizerVocabulary, AppliesFlagsAndIdsOfFile) {
   const Tokenizer tokenizer = v.tokenizer();
   EXPECT_THAT(tokenizer.encode(" "), ElementsAre(2, space, 1));
   EXPECT_THAT(tokenizer.encode(""), ElementsAre(2, 1));
-  EXPECT_EQ(tokenizer.decode(std::vector<Token>{2, space, 1}), " ");  // encoding added no prefix, so none is removed
+  EXPECT_EQ(tokenizer.decode(std::vector<Token>{2, space, 1}), " ");  // encoding added no prefix to remove
   EXPECT_TRUE(tokenizer.is_end(1));
   EXPECT_TRUE(tokenizer.is_end(turn));
   EXPECT_FALSE(tokenizer.is_end(0));

@@ -49,7 +49,7 @@ class Vocabulary : public testing::TestWithParam<std::string> {
 
   std::string path(const char* ending) const { return (kFolder / (GetParam() + ending)).string(); }
 
-  /// Removes the BOS and EOS that the file's flags add.
+  /// Removes the BOS and EOS tokens that the flags of the file request.
   std::vector<Token> without_ends(std::vector<Token> ids) const {
     if (tokenizer_->adds_bos()) ids.erase(ids.begin());
     if (tokenizer_->adds_eos()) ids.pop_back();
@@ -84,7 +84,8 @@ double seconds_of(const Tokenizer& tokenizer, const std::string& text) {
   return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 }
 
-// The bound is coarse: quadratic time would give a factor of sixteen for texts above a few thousand bytes.
+// The test encodes a text and a text of four times the length. With quadratic time, the second text would take sixteen
+// times as long.
 TEST_P(Vocabulary, EncodingTimeIsLinearInTextLength) {
   for (const char* unit : {"a", " ", "\n", "1", "漢", "it's ", "\xff"}) {
     const std::string_view text = unit;

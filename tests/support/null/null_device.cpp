@@ -67,7 +67,7 @@ class NullFamily final : public BackendReg {
  private:
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<NullDevice>> owned_;
-  std::deque<std::vector<Device*>> lists_;  ///< the latest list is last; earlier lists may still be in use
+  std::deque<std::vector<Device*>> lists_;  ///< the last list is current; callers may still use earlier lists
 };
 
 }  // namespace
@@ -106,7 +106,7 @@ void NullDevice::take(size_t size) {
   const size_t limit = std::min(faults_.fail_alloc_after, kTotalMemory);
   if (before <= limit && size <= limit - before) return;
   used_ -= size;
-  fail<OutOfMemory>("[{}] out of memory: {} asked for, {} free", name_, format_bytes(size),
+  fail<OutOfMemory>("[{}] out of memory: {} requested, {} free", name_, format_bytes(size),
                     format_bytes(limit - std::min(before, limit)));
 }
 

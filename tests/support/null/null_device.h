@@ -1,13 +1,13 @@
-// The family "NULL": devices with real memory whose backends run nothing, record all calls, and fail on request. Test
-// programs that use it (tests/CMakeLists.txt) register it before main(). The devices' memory does not count as host
-// memory, so that the program cannot bypass their buffers.
+// The family "NULL": devices with real memory. Their backends run nothing, record all calls, and fail on request. The
+// test programs listed in tests/CMakeLists.txt register this family before main(). The memory of these devices does not
+// count as host memory. So the program must access the memory through its buffers.
 //
-// Parameters of create_device() (which adds NULL1, NULL2, ... to the family's NULL0):
-//   max_size=BYTES          largest single allocation
-//   fail_alloc_after=BYTES  allocations beyond this total throw DeviceError
-//   fail_node=NAME          a run of this node fails; synchronize() reports it
-//   stall_ms=N              synchronize() takes this long
-// init() also accepts fail_node and stall_ms, which then apply to one backend.
+// Parameters of create_device(), which adds NULL1, NULL2, ... to the first device NULL0:
+//   max_size=BYTES          size of the largest single allocation
+//   fail_alloc_after=BYTES  an allocation that exceeds this total throws DeviceError
+//   fail_node=NAME          the run of this node fails, and synchronize() reports the failure
+//   stall_ms=N              synchronize() takes N milliseconds
+// Device::init() also accepts fail_node and stall_ms. These two parameters apply only to the new backend.
 #pragma once
 
 #include <atomic>
@@ -27,10 +27,10 @@ struct Faults {
   std::chrono::milliseconds stall{0};
 };
 
-/// One recorded call of a backend. Its kind is "set", "get", "copy", "compute" (once per node) or "synchronize".
+/// One recorded call of a backend. `what` is "set", "get", "copy", "compute" (once per node) or "synchronize".
 struct Call {
   std::string what;
-  std::string tensor;  ///< "" if there is none
+  std::string tensor;  ///< "" if the call has no tensor
   size_t bytes = 0;
   bool operator==(const Call&) const = default;
 };
@@ -64,7 +64,7 @@ class NullDevice final : public Device {
   bool supports_op(const Tensor&) const override { return true; }
 
   const Faults& faults() const { return faults_; }
-  /// Counts an allocation. Throws DeviceError if a configured fault is due.
+  /// Counts `size` bytes of an allocation. Throws DeviceError if the allocation exceeds max_size or fail_alloc_after.
   void take(size_t size);
   void give_back(size_t size) { used_ -= size; }
 
@@ -76,7 +76,7 @@ class NullDevice final : public Device {
   NullBufferType type_{*this};
 };
 
-/// Executes calls immediately; synchronize() reports failures, as on real devices.
+/// Executes each call at once. As on real devices, only synchronize() reports failures.
 class NullBackend final : public Backend {
  public:
   NullBackend(NullDevice& device, Faults faults) : device_(device), faults_(std::move(faults)) {}

@@ -1,11 +1,12 @@
-// Makes tiny-kjv-5m-q4_0.gguf, which data/models describes but does not contain, from two files in data/models:
+// Creates tiny-kjv-5m-q4_0.gguf from two files of data/models. data/models describes the new file but does not contain
+// it.
 //
 //   write_q4_0 tiny-kjv-5m-f16.gguf tiny-kjv-5m-q4_k_m.gguf tiny-kjv-5m-q4_0.gguf
 //
-// The q4_k_m file provides the metadata, the order of the tensors, and the tensors of Q6_K and F32, which are the same
-// in both files. All other tensors come from the F16 file and are quantised as llama.cpp does it. The result is written
-// only if it equals the output of llama.cpp's quantiser byte for byte, because the reference outputs were made with
-// llama.cpp's file.
+// The Q4_K_M file provides the metadata, the order of the tensors, and the Q6_K and F32 tensors, which llama.cpp's Q4_0
+// file also contains. All other tensors are quantised from the F16 file, as llama.cpp quantises them. The reference
+// outputs were made with llama.cpp's Q4_0 file. So the program writes the result only if its bytes equal the bytes of
+// that file.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +34,7 @@ using models::GgufValue;
 
 constexpr size_t kSize = 3056192;
 constexpr uint64_t kDigest = 0xfc5e37e243a16a5a;  // FNV-1a
-constexpr uint32_t kFileType = 2;                 // the file type "mostly Q4_0"
+constexpr uint32_t kFileType = 2;                 // number of the file type "mostly Q4_0"
 
 uint64_t digest(std::span<const std::byte> bytes) {
   uint64_t value = 0xcbf29ce484222325;
@@ -41,7 +42,7 @@ uint64_t digest(std::span<const std::byte> bytes) {
   return value;
 }
 
-/// A value as the bytes that add_raw() expects.
+/// Returns a value as the bytes that add_raw() expects.
 Bytes raw(const GgufValue& value) {
   Bytes bytes;
   if (value.type == GgufType::kArray) {
@@ -61,8 +62,9 @@ Bytes raw(const GgufValue& value) {
   return bytes;
 }
 
-/// Quantises as llama.cpp does. Unlike in traits().from_f32, the value with the largest magnitude (the first of
-/// several) always becomes -8, and values are divided by the scale before the scale is rounded to f16.
+/// Quantises a block as llama.cpp does. This differs from traits().from_f32 in two points:
+/// - The first value with the largest magnitude always becomes -8.
+/// - The values are divided by the scale before the scale is rounded to f16.
 void append_q4_0(Bytes& bytes, std::span<const float, 32> values) {
   const float most =
       *std::max_element(values.begin(), values.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
@@ -105,7 +107,7 @@ Bytes make(const GgufFile& f16, const GgufFile& q4_k_m) {
   return writer.image();
 }
 
-/// Writes a file of another name and renames it, so that a partial file never has the final name.
+/// Writes a file with another name, then renames it to `path`. So `path` never contains an incomplete file.
 void write(const std::string& path, const Bytes& bytes) {
   const std::string part = path + ".part";
   std::ofstream file(part, std::ios::binary | std::ios::trunc);

@@ -1,4 +1,4 @@
-// shoal bench-comm: the check of results, the measurements, and both formats.
+// Tests of shoal bench-comm: the check of results, the measurements, and the text and JSON output.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,8 +48,8 @@ Bytes element(const CommCase& c, const Bytes& bytes, int64_t index) {
   return {begin, begin + static_cast<std::ptrdiff_t>(c.bytes(1))};
 }
 
-/// Sum of one element over all ranks, rounded at each step. Adds the ranks in ascending order, or with `backwards` in
-/// descending order.
+/// Sum of one element over all ranks, rounded after each addition. The addends are in ascending order of ranks, or in
+/// descending order if `backwards` is true.
 Bytes sum_of(const CommCase& c, const std::vector<Bytes>& inputs, int64_t index, bool backwards = false) {
   Bytes out(c.bytes(1));
   int32_t whole = 0;
@@ -89,7 +89,7 @@ Bytes output_of(const CommCase& c, int rank, bool backwards = false) {
   return out;
 }
 
-TEST(BenchCommCases, HaveTheSizesOfNcclTests) {
+TEST(BenchCommCases, HaveMessageSizesOfNcclTests) {
   const auto sizes = [](Collective kind) {
     const CommCase c = case_of_size(kind, DType::kF32, 4, 1000);
     return std::vector<int64_t>{c.part, c.elements_in(), c.elements_out(), static_cast<int64_t>(c.size())};
@@ -99,7 +99,7 @@ TEST(BenchCommCases, HaveTheSizesOfNcclTests) {
   EXPECT_THAT(sizes(Collective::kAllGather), ElementsAre(62, 62, 248, 992));
   EXPECT_THAT(sizes(Collective::kReduceScatter), ElementsAre(62, 248, 62, 992));
   EXPECT_THAT(sizes(Collective::kAllToAll), ElementsAre(62, 248, 248, 992));
-  EXPECT_EQ(case_of_size(Collective::kAllGather, DType::kF16, 4, 1).size(), 8u);  // at least one element for each rank
+  EXPECT_EQ(case_of_size(Collective::kAllGather, DType::kF16, 4, 1).size(), 8u);  // each rank has at least one element
   EXPECT_EQ(case_of_size(Collective::kAllReduce, DType::kBF16, 4, 1000).part, 500);
 }
 
@@ -141,7 +141,7 @@ TEST(BenchCommWrong, CountsDifferingElements) {
   }
 }
 
-TEST(BenchCommWrong, SumOrderMattersExceptForNccl) {
+TEST(BenchCommWrong, SumsInOtherOrderAreWrongExceptForNccl) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const CommCase c{Collective::kAllReduce, dtype, 5, 4000, 0};
     const Bytes backwards = output_of(c, 0, true);
@@ -152,7 +152,7 @@ TEST(BenchCommWrong, SumOrderMattersExceptForNccl) {
   EXPECT_EQ(allowed_error("nccl", {Collective::kAllGather, DType::kF32, 4, 1, 0}), 0.0);
 }
 
-TEST(BenchCommWrong, CountsErrorsAboveTheAllowedError) {
+TEST(BenchCommWrong, CountsValuesBeyondTheAllowedError) {
   const CommCase c{Collective::kAllReduce, DType::kF32, 2, 3, 0};
   Bytes out = output_of(c, 0);
   float values[3];
@@ -199,7 +199,7 @@ CommImplementation faulty(const Fault& fault) {
           }};
 }
 
-TEST(BenchComm, FindsOneWrongBit) {
+TEST(BenchComm, CheckFindsOneWrongBit) {
   const CommCase c = case_of_size(Collective::kAllReduce, DType::kF32, 2, 8000);
   // 2 warm-up runs, 3 timed runs, 1 checked run.
   const auto wrong = [&](int call) {
@@ -207,7 +207,7 @@ TEST(BenchComm, FindsOneWrongBit) {
     return bench.measure(faulty({Fault::kCorrupt, 1, call}), c, kFew).wrong;
   };
   EXPECT_EQ(wrong(5), 1);
-  EXPECT_EQ(wrong(2), 0) << "the check uses new data";
+  EXPECT_EQ(wrong(2), 0) << "the checked run uses new data, so an earlier error has no effect";
 }
 
 /// Results of a measurement in three processes. The first process has two ranks, the other processes have one.
@@ -247,8 +247,8 @@ TEST(BenchCommProcesses, CountWrongElementsOfAllProcesses) {
   }
 }
 
-TEST(BenchCommProcesses, ReportTheSlowestProcess) {
-  // In a broadcast, other ranks do not wait until the last rank has received the last message.
+TEST(BenchCommProcesses, ReportTimeOfSlowestProcess) {
+  // In a broadcast, the other ranks do not wait for the late rank, so only one process is slow.
   const Fault late{Fault::kStall, 3, 4, std::chrono::milliseconds(60)};
   for (const CommResult& result : in_processes(late, Collective::kBroadcast)) {
     EXPECT_GT(result.us, 18000.0);
@@ -271,7 +271,7 @@ TEST(BenchComm, WorksAgainAfterAFailure) {
   EXPECT_EQ(bench.measure(bench.implementation("host"), c, kFew).wrong, 0);
 }
 
-TEST(BenchComm, StopsBetweenRuns) {
+TEST(BenchComm, StopCallbackEndsMeasurementBetweenRuns) {
   CommBench bench(cpus(2));
   int asked = 0;
   const auto stop = [&] { return ++asked == 2; };
@@ -281,14 +281,14 @@ TEST(BenchComm, StopsBetweenRuns) {
   EXPECT_EQ(asked, 2);
 }
 
-TEST(BenchComm, NamesWorkingImplementations) {
+TEST(BenchComm, ErrorListsUsableImplementations) {
   CommBench bench(cpus(2));
   try {
     bench.implementation("nccl");
     FAIL();
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), StartsWith("--comm nccl: collectives by 'nccl' are for CUDA devices"));
-    EXPECT_THAT(error.what(), EndsWith("; there are: auto, host, staged"));
+    EXPECT_THAT(error.what(), EndsWith("; these work: auto, host, staged"));
   }
 }
 
@@ -337,7 +337,7 @@ TEST(BenchCommProgram, JsonHasAllFields) {
   EXPECT_EQ(result["devices"][1]["name"], "CPU1");
   EXPECT_THAT(result["time"].get<std::string>(), ContainsRegex("^20..-..-..T..:..:..Z$"));
   EXPECT_GT(result["average_busbw_gbps"].get<double>(), 0.0);
-  ASSERT_EQ(result["results"].size(), 5u * 3 * 2 * 2);  // collectives, communicators, types, sizes
+  ASSERT_EQ(result["results"].size(), 5u * 3 * 2 * 2);  // 5 collectives, 3 communicators, 2 types, 2 sizes
   for (const json& one : result["results"]) {
     EXPECT_EQ(one["ranks"], 2);
     EXPECT_EQ(one["communicator"], one["comm"] == "staged" ? "staged" : "host");

@@ -1,4 +1,4 @@
-// shoal bench: combination of lists, measurements, and the three output formats.
+// Tests of shoal bench: the combination of lists, the measurements, and the three output formats.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ std::vector<std::string> texts(const std::vector<BenchSetup>& setups) {
   return out;
 }
 
-TEST(BenchSetups, CombineAllFittingLists) {
+TEST(BenchSetups, CombineModelsDevicesAndMatchingRatios) {
   BenchLists lists;
   lists.models = {"a", "b"};
   lists.devices = {"CPU0;CPU0,CPU1"};
@@ -55,14 +55,14 @@ TEST(BenchSetups, AcceptRepeatedLists) {
   BenchLists lists;
   lists.models = {"m"};
   lists.devices = {"CPU0,CPU1", "CPU2;CPU3"};
-  lists.ratios = {"", "1/2"};  // even shares, and 1 to 2
+  lists.ratios = {"", "1/2"};  // equal shares, and shares in the ratio 1 to 2
   lists.threads = {1, 4};
   EXPECT_THAT(texts(make_setups(lists, SplitMode::kTensor)),
               ElementsAre("m CPU0,CPU1 [] t1", "m CPU0,CPU1 [] t4", "m CPU0,CPU1 [1/2] t1", "m CPU0,CPU1 [1/2] t4",
                           "m CPU2 [] t1", "m CPU2 [] t4", "m CPU3 [] t1", "m CPU3 [] t4"));
 }
 
-TEST(BenchSetups, AutoAppliesToAllLists) {
+TEST(BenchSetups, AutoRatioAppliesToEveryDeviceList) {
   BenchLists lists;
   lists.models = {"m"};
   lists.devices = {"CPU0;CPU0,CPU1"};
@@ -104,7 +104,7 @@ TEST(BenchTests, TokensAreValidAndVaried) {
   EXPECT_EQ(tokens, bench_tokens(5000, 1000));
 }
 
-TEST(BenchStatistics, HaveMeansAndDeviations) {
+TEST(BenchStatistics, ContainMeanAndStandardDeviation) {
   const BenchSamples samples{10, {1'000'000'000, 2'000'000'000, 4'000'000'000}};
   EXPECT_THAT(samples.rates(), ElementsAre(10.0, 5.0, 2.5));
   EXPECT_EQ(samples.avg_ns(), 2'333'333'333);
@@ -125,7 +125,7 @@ TEST(BenchText, ShortensSharesInTables) {
   }
 }
 
-TEST(BenchText, NamesTheCommit) {
+TEST(BenchText, PrintsTheCommitOfTheBuild) {
   EXPECT_THAT(build_commit(), ContainsRegex("^([0-9a-f]{9,40}[+]?|unknown)$"));
 }
 
@@ -140,7 +140,7 @@ Deployment small_deployment(int64_t context, const std::string& model = kModel) 
   return deployment;
 }
 
-/// Measures a test as the command does.
+/// Measures a test in the same way as `shoal bench`.
 BenchSamples measured(Deployment& deployment, const BenchTest& test, int repetitions,
                       const std::function<bool()>& stop = {}) {
   return measure(deployment, test, BenchFlags().session(test), {.repetitions = repetitions}, stop);
@@ -158,14 +158,14 @@ TEST(BenchMeasure, MeasuresEachRepetition) {
   for (const int64_t ns : generation.ns) EXPECT_GT(ns, 0);
 }
 
-// With a window of 29 tokens, the caches evict the rows before a run.
+// The sliding window has 29 tokens. Each run evicts cache rows, so the next repetition must fill the caches again.
 TEST(BenchMeasure, MeasuresSlidingWindowModelsAtDepth) {
   Deployment deployment = small_deployment(400, SHOAL_REFERENCE_MODELS "/gemma3.gguf");
   EXPECT_EQ(measured(deployment, {.prompt = 200, .depth = 100, .ubatch = 32}, 2).ns.size(), 2u);
   EXPECT_EQ(measured(deployment, {.generate = 100, .depth = 100, .ubatch = 32}, 2).ns.size(), 2u);
 }
 
-TEST(BenchMeasure, LongerTestsTakeLonger) {
+TEST(BenchMeasure, TimeGrowsWithNumberOfTokens) {
   Deployment deployment = small_deployment(512);
   const auto fastest = [&](const BenchTest& test) {
     const BenchSamples samples = measured(deployment, test, 5);
@@ -177,7 +177,7 @@ TEST(BenchMeasure, LongerTestsTakeLonger) {
   EXPECT_GT(fastest({.prompt = 400}), 2 * fastest({.prompt = 40}));
 }
 
-TEST(BenchMeasure, StopsBetweenAndWithinRuns) {
+TEST(BenchMeasure, StopCallbackEndsMeasurementWithinRun) {
   Deployment deployment = small_deployment(64);
   std::atomic<int> asked{0};
   // `stop` is polled before each node of each run, so the measurement ends within the first run.
@@ -228,7 +228,8 @@ TEST(BenchProgram, MarkdownHasLlamaBenchColumns) {
   std::vector<std::string> tests;
   for (size_t i = 2; i < rows.size(); ++i) tests.push_back(cells(rows[i])[5]);
   EXPECT_THAT(tests, ElementsAre("pp16", "tg4", "pp16 @ d8", "tg4 @ d8"));
-  // All lines have the same number of bytes, except for the second byte of the plus-minus sign.
+  // All lines have the same width. A line with a plus-minus sign is one byte longer than the other lines, because this
+  // sign has two bytes.
   for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i].size(), rows[0].size() + (i < 2 ? 0 : 1)) << rows[i];
 }
 
@@ -241,7 +242,7 @@ TEST(BenchProgram, MarkdownAlignsLongShares) {
   EXPECT_EQ(cells(rows[6])[4], "3,1");
 }
 
-TEST(BenchProgram, MarkdownShowsChangedSettings) {
+TEST(BenchProgram, MarkdownHasColumnsForChangedSettings) {
   const auto heading = [](const std::string& args) { return cells(lines(output(args + " -r 1 -n 0"))[0]); };
   EXPECT_THAT(heading("-p 4 -t 1 -ub 4 -b 8 -ctk q8_0"),
               ElementsAre("model", "size", "params", "devices", "threads", "n_batch", "n_ubatch", "type_k", "type_v",
@@ -284,7 +285,7 @@ TEST(BenchProgram, JsonFieldsAreCompleteAndConsistent) {
   EXPECT_EQ(result[1]["n_gen"], 4);
 }
 
-TEST(BenchProgram, SampleOnHostReturnsAllLogits) {
+TEST(BenchProgram, SampleOnHostFlagDisablesDeviceCandidates) {
   const json result = json::parse(output("-p 4 -n 0 -r 1 --sample-on-host -o json"), nullptr, false);
   EXPECT_EQ(result[0]["candidates"], 0);
 }
@@ -304,7 +305,7 @@ TEST(BenchProgram, SweepsModelsDevicesAndRatios) {
 }
 
 TEST(BenchProgram, CpuCountStaysTheSameDuringASweep) {
-  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core";
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "this test needs several cores";
   const Finished finished =
       run(bench_args("-dev CPU0;CPU0,CPU1 -p 4 -n 0 -r 1 -o json"), {.cpu_devices = std::nullopt});
   ASSERT_EQ(finished.code, 0) << finished.err;
@@ -359,7 +360,8 @@ TEST(BenchProgram, ChecksMemoryBeforeLoading) {
 }
 
 TEST(BenchProgram, FailureKeepsEarlierRows) {
-  // Only the first setup contains the device for these weights.
+  // The override of the weights is valid in the first setup. In the second setup, CPU1 belongs to a meta device, so the
+  // override is invalid.
   const Finished finished = run(bench_args("-dev CPU1;CPU0,CPU1 -ot ffn_down=CPU1 -p 4 -n 0 -r 1 -o json"));
   EXPECT_EQ(finished.code, 1);
   const json rows = json::parse(finished.out, nullptr, false);
@@ -371,7 +373,7 @@ TEST(BenchProgram, FailureKeepsEarlierRows) {
 
 TEST(BenchProgram, InterruptPrintsFinishedRows) {
   for (const char* format : {"json", "md"}) {
-    // The prompt takes minutes, and the signal arrives while it is evaluated.
+    // The second prompt takes minutes, so the signal arrives during its evaluation.
     const Finished ended =
         run_interrupted(bench_args(fmt::format("-p 4,60000 -n 0 -r 1 -o {}", format)), SIGINT,
                         [](const Finished& run) { return run.out.find("pp4") != std::string::npos; });

@@ -1,4 +1,4 @@
-// Answers are split into thoughts and said text, whatever the size of the pieces in which they arrive.
+// An answer is split into thoughts and visible text. The result does not depend on the size of the received pieces.
 #include "tools/chat/answer.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ const AnswerCase kAnswers[] = {
 
 class Answers : public testing::TestWithParam<AnswerCase> {};
 
-TEST_P(Answers, AreSplitInPiecesOfAnySize) {
+TEST_P(Answers, DoNotDependOnSizeOfReceivedPieces) {
   const AnswerCase& c = GetParam();
   for (size_t step = 1; step <= c.text.size(); ++step) {
     AnswerPrinter answer(c.begins_with_thought, false);
@@ -56,7 +56,7 @@ TEST_P(Answers, AreSplitInPiecesOfAnySize) {
 INSTANTIATE_TEST_SUITE_P(All, Answers, testing::ValuesIn(kAnswers),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(Answers, BeginWithReasoningIfPromptEndsWithItsTag) {
+TEST(Answers, BeginWithReasoningIfPromptEndsWithReasoningTag) {
   EXPECT_TRUE(ends_in_thought("<|assistant|><think>\n"));
   EXPECT_TRUE(ends_in_thought("<|turn>model\n<|channel>thought\n"));
   EXPECT_FALSE(ends_in_thought("<|turn>model\n<|channel>thought\n<channel|>"));

@@ -1,4 +1,4 @@
-// Conversations with piped lines and at a terminal.
+// Tests of conversations in shoal chat, with piped input and at a terminal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -49,7 +49,7 @@ TEST(Chat, AnswersUseTheWholeConversation) {
   }
 }
 
-// Lines of Windows files end with two characters.
+// In Windows files, each line ends with CR LF.
 TEST(Chat, AcceptsWindowsLineEnds) {
   const test::TemporaryFile chat_template("template.jinja", kTemplate);
   const test::TemporaryFile plain("plain.txt", "Who is the LORD?\n"),
@@ -81,7 +81,7 @@ TEST(Chat, DropsAQuestionWithoutAnswer) {
   EXPECT_THAT(finished.err.substr(finished.err.find(warning) + warning.size()), HasSubstr(warning));
 }
 
-TEST(Chat, FirstQuestionComesFromAFlag) {
+TEST(Chat, FileFlagGivesTheFirstQuestion) {
   const test::TemporaryFile chat_template("template.jinja", kTemplate);
   const test::TemporaryFile both("both.txt", "Who is \\\nthe LORD?\nAnd Moses?\n"),
       first("first.txt", "Who is \nthe LORD?\n"), rest("rest.txt", "And Moses?\n");
@@ -94,7 +94,7 @@ TEST(Chat, FirstQuestionComesFromAFlag) {
   EXPECT_EQ(run(args, {.in = first.path}).out, expected.substr(0, expected.find('\n') + 1));
 }
 
-TEST(Chat, RunWithChatAsksOneQuestion) {
+TEST(Chat, RunWithChatFlagAsksOneQuestion) {
   const test::TemporaryFile chat_template("template.jinja", kTemplate);
   auto args = chat_args("run", chat_template);
   args.insert(args.end(), {"--chat", "-p", "Who is the LORD?", "--system", "Be brief."});
@@ -105,7 +105,7 @@ TEST(Chat, RunWithChatAsksOneQuestion) {
   EXPECT_EQ(answer["tokens"], plain["tokens"]);
 }
 
-// A model without a template that generates the end mark of ChatML as text, because it has no token for the mark.
+// The model has no chat template and no token for the end mark of ChatML. The model generates the mark as text.
 TEST(Chat, ChatMlEndMarkEndsAnAnswer) {
   const std::string end = "-<|im_end|>";
   const models::GgufFile file(kModel);
@@ -139,7 +139,7 @@ TEST(Chat, DropsOldestQuestionsIfContextIsFull) {
   EXPECT_EQ(finished.code, 0) << finished.err;
   const std::string forgotten = "tokens, but the context holds 96 (-c); the oldest questions are dropped";
   EXPECT_THAT(finished.err, HasSubstr(forgotten));
-  EXPECT_EQ(finished.err.find(forgotten), finished.err.rfind(forgotten)) << "printed once";
+  EXPECT_EQ(finished.err.find(forgotten), finished.err.rfind(forgotten)) << "the message is printed once";
   EXPECT_GE(std::count(finished.out.begin(), finished.out.end(), '\n'), 12);
   const test::TemporaryFile longer("longer.txt", std::string(2000, 'z') + "\n");
   const Finished refused = run(args, {.in = longer.path});
@@ -233,7 +233,7 @@ TEST(Chat, JsonHasOneLinePerAnswer) {
   EXPECT_THAT(finished.out, HasSubstr("{\"question\":\"And Moses?\","));
 }
 
-TEST(Chat, ShowsTimingsOnDemand) {
+TEST(Chat, PrintsTimingsOnlyOnRequest) {
   const std::string input = "Who is the LORD?\n";
   EXPECT_THAT(chat(input).err, Not(HasSubstr("tokens/s")));
   EXPECT_THAT(chat(input, {"--show-timings"}).err,
@@ -265,7 +265,7 @@ TEST(Chat, TemplateErrorsHaveOneLine) {
               HasSubstr("/nowhere/python cannot be started"));
 }
 
-/// The program on a terminal of its own.
+/// A run of the program in a separate pseudo-terminal.
 class AtTerminal {
  public:
   AtTerminal(const std::vector<std::string>& args, const std::string& state) {
@@ -290,7 +290,7 @@ class AtTerminal {
   void type(std::string_view keys) {
     ASSERT_EQ(write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
   }
-  /// Waits until the program prints `text`. Returns the output before it.
+  /// Waits until the program prints `text`. Returns the output before `text`.
   std::string until(const std::string& text) {
     const Clock::time_point deadline = Clock::now() + kPatience;
     while (seen_.find(text) == std::string::npos && read_before(deadline)) continue;
@@ -301,8 +301,8 @@ class AtTerminal {
     return before;
   }
   void signal(int number) { ASSERT_EQ(kill(pid_, number), 0); }
-  /// Waits until the program exits with this code. Meanwhile reads the terminal, because the program might block on a
-  /// full terminal.
+  /// Waits until the program exits with this code. During the wait, reads the terminal, because a full terminal would
+  /// block the program.
   void end(int code = 0) {
     const Clock::time_point deadline = Clock::now() + kPatience;
     while (read_before(deadline)) continue;
@@ -316,7 +316,8 @@ class AtTerminal {
   using Clock = std::chrono::steady_clock;
   static constexpr seconds kPatience{60};
 
-  /// Reads output of the program. Returns false if it closed its terminal or wrote nothing before the deadline.
+  /// Reads output of the program. Returns false if the program closed its terminal or wrote nothing before the
+  /// deadline.
   bool read_before(Clock::time_point deadline) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     pollfd wait{terminal_, POLLIN, 0};
@@ -353,7 +354,7 @@ TEST(Chat, TerminalKeysEditLines) {
     }
     program.type("/clear\r");
     program.until("> ");
-    program.type("\x1b[A\x1b[A\r");  // recalls the line before /clear from the history
+    program.type("\x1b[A\x1b[A\r");  // two presses of the up key recall the line before /clear
     const std::string again = program.until("\r\n> ");
     EXPECT_EQ(again.substr(again.rfind("D?")), first.substr(first.rfind("D?")));
     program.type("h\xc3\xa4lf a l\xffine");
@@ -361,7 +362,7 @@ TEST(Chat, TerminalKeysEditLines) {
     program.signal(SIGTERM);
     program.end(128 + SIGTERM);
   }
-  // The history survives the program. Ctrl-C stops an answer but not the program.
+  // The next run of the program reads the history of the first run. Ctrl-C stops an answer but not the program.
   args[args.size() - 5] = "-1";  // value of -n
   args[args.size() - 3] = "2048";
   args.push_back("--ignore-eos");
@@ -393,7 +394,7 @@ TEST(Chat, PastedLinesAreOneQuestion) {
   program.type("/save " + saved + "\r");
   program.until("\r\n> ");
   program.type("\x04");
-  program.until("\r\n");  // the shell's prompt begins a new line
+  program.until("\r\n");  // the prompt of the shell starts on a new line
   program.until("\x1b[?2004l");
   program.end();
   const auto messages = nlohmann::json::parse(test::text_of(saved));
@@ -410,7 +411,7 @@ TEST(Chat, IgnoresABlankFirstQuestion) {
   EXPECT_EQ(finished.out, "");
 }
 
-TEST(Chat, TooLongQuestionKeepsTheConversation) {
+TEST(Chat, TooLongQuestionLeavesConversationUnchanged) {
   const test::TemporaryFile chat_template(
       "template.jinja",
       std::string("{% if messages[-1].content == 'count' %}{{ raise_exception(messages | length ~ ' of them') }}"
@@ -457,7 +458,7 @@ TEST(Chat, RejectsMistypedCommandAtTerminal) {
   EXPECT_EQ(nlohmann::json::parse(test::text_of(saved))[0]["content"], "/think Who?");
 }
 
-TEST(Chat, FailedQuestionKeepsAttachedText) {
+TEST(Chat, AttachedTextSurvivesFailedQuestion) {
   const test::TemporaryFile chat_template(
       "template.jinja",
       std::string("{% if 'fail' in messages[-1].content %}{{ raise_exception('no') }}{% endif %}") + kTemplate);

@@ -1,4 +1,4 @@
-// The program that renders chat templates. It and all processes that it started are always stopped in time. Each error
+// Tests of the child process that renders chat templates. This process and its children always end in time. Each error
 // is one line.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-/// A shell script that writes its process id and the id of its child, and continues with `rest`.
+/// A shell script that writes its process id and the id of its child, and then runs `rest`.
 class Script : public test::TemporaryFile {
  public:
   explicit Script(const std::string& rest)
@@ -29,13 +29,13 @@ class Script : public test::TemporaryFile {
                       fmt::format("#!/bin/sh\nsleep 60 &\necho $$ $! >{}\n{}\n", test::temporary(kPids), rest)) {
     chmod(path.c_str(), 0700);
   }
-  /// Ids of the script's processes, once it runs.
+  /// Waits until the script runs. Returns the process ids of the script and its child.
   std::vector<std::string> started() const {
     const Clock::time_point deadline = Clock::now() + std::chrono::seconds(60);
     while (!pids_.text().ends_with('\n') && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(5));
     return words(pids_.text());
   }
-  /// Expects that the processes have exited. They may still be zombies.
+  /// Expects that the processes have exited. A zombie counts as exited.
   void expect_gone() const {
     const Clock::time_point deadline = Clock::now() + std::chrono::seconds(5);
     for (const std::string& pid : started()) {
@@ -56,7 +56,7 @@ class Script : public test::TemporaryFile {
 constexpr const char* kSleeps = "exec sleep 60";
 constexpr const char* kClosesAndSleeps = "exec sleep 60 <&- >&-";
 
-TEST(Renderer, SignalsKillRendererAndItsChildren) {
+TEST(Renderer, SignalsKillRendererAndItsChildProcesses) {
   for (const int number : {SIGINT, SIGTERM}) {
     for (const char* rest : {kSleeps, kClosesAndSleeps}) {
       const Script script(rest);
@@ -81,7 +81,7 @@ TEST(Renderer, TimeLimitHoldsWithOpenAndClosedPipes) {
   }
 }
 
-TEST(Renderer, LeavesNoChildrenAfterTheAnswer) {
+TEST(Renderer, LeavesNoChildProcessesAfterTheAnswer) {
   const Script script("echo answer; exit 3");
   const ChildAnswer answer =
       ask_child({"/bin/sh", "-c", script.path + " >/dev/null; echo answer; exit 3"}, "", std::chrono::seconds(10));
@@ -131,7 +131,7 @@ TEST(Renderer, UserCannotSetVariablesThatTheConversationSets) {
 }
 
 TEST(Renderer, WorksWithASmallStack) {
-  if (test::kSanitized) GTEST_SKIP() << "sanitizers need more";
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers need a larger stack";
   const test::TemporaryFile question("question.txt", "Who?\n"), text("template.jinja", "{{ messages[0].content }}");
   const std::string line =
       fmt::format("ulimit -s 64; exec {} chat -m {} --template {} -n 1 --temp 0 -dev CPU0 <{} >/dev/null 2>&1",

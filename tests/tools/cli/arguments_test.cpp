@@ -1,4 +1,4 @@
-// Translation of command-line arguments, without starting a process.
+// Tests of the translation of command-line arguments, without starting a process.
 #include "tools/cli/arguments.h"
 
 #include <gmock/gmock.h>
@@ -55,12 +55,12 @@ TEST(SpellOut, KeepsEmptyValues) {
   expect({"-p"}, {"-p"});
 }
 
-TEST(SpellOut, SwitchesMayHaveANumber) {
+TEST(SpellOut, JoinsASwitchWithItsNumber) {
   expect({"--ignore-eos", "1"}, {"--ignore-eos=1"});
   expect({"--ignore-eos", "0", "-n", "3"}, {"--ignore-eos=0", "-n", "3"});
 }
 
-TEST(SpellOut, TakesSinglePlainArgumentAsModel) {
+TEST(SpellOut, SingleArgumentWithoutFlagIsTheModel) {
   expect({"a.gguf", "-n", "3"}, {"-n", "3", "--model", "a.gguf"});
   for (const Arguments& given : {Arguments{"a.gguf", "b.gguf"}, {"-m", "a.gguf", "b.gguf"}}) {
     EXPECT_THROW(spell_out(Command().app, given), InvalidArgument);

@@ -1,4 +1,4 @@
-// Default devices, and reasons for missing devices.
+// Tests of the default devices, and of the reported reasons for missing devices.
 #include "tools/cli/device_names.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ std::string all_of_these(const std::vector<std::pair<std::string, DeviceType>>& 
   return all_of(listed);
 }
 
-TEST(DeviceNames, DefaultToTheFastestKind) {
+TEST(DeviceNames, DefaultsAreDevicesOfTheFastestType) {
   EXPECT_EQ(all_of_these({{"A0", DeviceType::kCpu}, {"A1", DeviceType::kGpu}, {"A2", DeviceType::kGpu}}), "A1,A2");
   EXPECT_EQ(all_of_these({{"B0", DeviceType::kCpu}, {"B1", DeviceType::kIntegratedGpu}, {"B2", DeviceType::kGpu}}),
             "B2");
@@ -36,7 +36,7 @@ TEST(DeviceNames, DevicesAllOmitsAccelerators) {
   EXPECT_EQ(all_of_these({{"F0", DeviceType::kAccelerator}, {"F1", DeviceType::kCpu}}), "F1");
 }
 
-TEST(DeviceNames, DevicesAllSelectsCpusWithoutGpus) {
+TEST(DeviceNames, DevicesAllSelectsCpusOnMachineWithoutGpu) {
   const json all{"CPU0", "CPU1", "CPU2", "CPU3"};
   const auto run_on = [](const std::vector<std::string>& flags) {
     std::vector<std::string> args{"run", "-m", kModel, "-p", "x", "-n", "1", "--output", "json"};
@@ -50,7 +50,7 @@ TEST(DeviceNames, DevicesAllSelectsCpusWithoutGpus) {
   EXPECT_EQ(run_on({}), json({"CPU0"}));
 }
 
-TEST(DeviceNames, DevicesAllIsTheSameInEveryCommand) {
+TEST(DeviceNames, DevicesAllMeansSameDevicesInEveryCommand) {
   const Finished plan = run({"plan", "-m", kModel, "-dev", "all", "--output", "json"});
   ASSERT_EQ(plan.code, 0) << plan.err;
   EXPECT_EQ(json::parse(plan.out)["memory"].size(), 4u);
@@ -68,7 +68,7 @@ TEST(DeviceNames, DevicesAllIsTheSameInEveryCommand) {
   EXPECT_THAT(compared.out, HasSubstr("{0}"));
 }
 
-TEST(DeviceNames, DevicesAllSelectsDescribedMachine) {
+TEST(DeviceNames, DevicesAllSelectsDevicesOfDescribedMachine) {
   const Finished plan = run({"plan", "-m", kModel, "-dev", "all", "--machine", "RTX4090x2-pcie", "--output", "json"});
   ASSERT_EQ(plan.code, 0) << plan.err;
   EXPECT_EQ(json::parse(plan.out)["memory"].size(), 2u);
@@ -98,7 +98,7 @@ TEST(DeviceNames, DefaultsOmitDevicesOfABrokenPlugin) {
   }
 }
 
-TEST(DeviceNames, MissingDeviceReportsItsBrokenPlugin) {
+TEST(DeviceNames, ErrorOfMissingDeviceReportsBrokenPlugin) {
   const test::TemporaryFolder folder;
   std::ofstream(folder.path() / "libshoal-cuda.so") << "text";
   const ChildOptions around{.variables = {{"SHOAL_PLUGIN_PATH", folder.path()}}};
@@ -112,7 +112,7 @@ TEST(DeviceNames, MissingDeviceReportsItsBrokenPlugin) {
   EXPECT_THAT(error("GPU0"), testing::Not(HasSubstr("plug-in")));
 }
 
-TEST(TransportPlugin, RejectsAPipe) {
+TEST(TransportPlugin, PipeAsPluginIsAnError) {
   const test::TemporaryFolder folder;
   ASSERT_EQ(mkfifo((folder.path() / "libshoal-mpi.so").c_str(), 0600), 0);
   const Finished finished = run({"run", "-m", kModel, "-p", "x"},
@@ -121,7 +121,7 @@ TEST(TransportPlugin, RejectsAPipe) {
   EXPECT_THAT(finished.err, HasSubstr("libshoal-mpi.so is a pipe"));
 }
 
-/// A family without devices that reports the reason.
+/// A backend family without devices. The features of the family contain the reason.
 struct BareFamily : BackendReg {
   static inline const char* driver = "";
   static std::vector<functions::Feature> features() {

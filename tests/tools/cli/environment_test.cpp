@@ -1,4 +1,4 @@
-// Unknown environment variables.
+// Tests of the warnings about unknown environment variables.
 #include "tools/cli/environment.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ TEST(Environment, WarnsOfUnknownVariables) {
               HasSubstr("unknown environment variable SHOAL_NONSENSE has no effect"));
 }
 
-/// The table contains every variable that the sources read.
+/// The table of known variables contains every variable that the sources read.
 TEST(Environment, KnowsAllVariablesOfTheSources) {
   namespace fs = std::filesystem;
   std::set<std::string> read;

@@ -1,5 +1,5 @@
-// Every failure prints one line with a remedy on stderr, and nothing on stdout. The exit code is 2 for a command line
-// that is wrong for every model and machine, and 1 otherwise.
+// Every failure prints one line with a remedy on stderr, and nothing on stdout. The exit code is 2 if the command line
+// is wrong for every model and machine. Otherwise the exit code is 1.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ struct Case {
   friend std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
 };
 
-/// Failures that depend on the model or the machine: exit code 1.
+/// The exit code is 1, because these failures depend on the model or the machine.
 const Case kFailures[] = {
     {"UnknownDevice", "run -m MODEL -p x -dev GPU7", 1, "there is no device 'GPU7'; there are: CPU0, CPU1, CPU2, CPU3"},
     {"OverrideMatchesNothing", "run -m MODEL -p x -ot no_such=CPU", 1, "matches 'no_such'; an example of a name is"},
@@ -67,7 +67,7 @@ const Case kFailures[] = {
      "--ids: token 99999 is not in the vocabulary; use ids from"},
 };
 
-/// Command lines that are wrong for every model and machine: exit code 2.
+/// The exit code is 2, because these command lines are wrong for every model and machine.
 const Case kUsageErrors[] = {
     {"DeviceTwice", "run -m MODEL -p x -dev CPU0,CPU0", 2, "device CPU0 is named twice in 'CPU0,CPU0'"},
     {"DeviceTwiceInAnyCase", "plan -m MODEL -dev CPU1,~cpu1", 2, "device cpu1 is named twice"},
@@ -76,9 +76,9 @@ const Case kUsageErrors[] = {
     {"SplitMode", "run -m MODEL -p x -dev CPU0,CPU1 -sm row", 2,
      "--split-mode must be tensor or layer, got 'row'; tensor splits rows and"},
     {"ExpertSplit", "run -m MODEL -p x -dev CPU0,CPU1 --expert-split groups", 2,
-     "--expert-split: experts cannot be split 'groups'; use auto, inside or whole"},
+     "--expert-split: unknown expert split 'groups'; use auto, inside or whole"},
     {"LatentSplit", "run -m MODEL -p x -dev CPU0,CPU1 --latent-split row", 2,
-     "--latent-split: a latent cache cannot be split 'row'; use auto, mirrored or rows"},
+     "--latent-split: unknown latent split 'row'; use auto, mirrored or rows"},
     {"LayersOnDevices", "run -m MODEL -p x -ngl -2", 2, "--n-gpu-layers must be a whole number from -1 to"},
     {"OverrideWithoutDevice", "run -m MODEL -p x -ot ffn", 2, "'ffn' is not PATTERN=DEVICE, such as ffn_.*_exps=CPU"},
     {"RatioOfGroups", "run -m MODEL -p x -sm layer -dev CPU0+CPU1,CPU2 -ts 1,2,3", 2, "3 numbers for 2 devices"},
@@ -141,9 +141,9 @@ const Case kUsageErrors[] = {
     {"ThresholdIsNegative", "compare -m MODEL -dev CPU0,CPU1 --threshold -1", 2, "--threshold must be a finite number"},
     {"Rank", "plan -m MODEL -dev CPU0,CPU1 --rank 2", 2, "--rank 2: ranks are 0 to 1"},
     {"RankIsNegative", "plan -m MODEL --rank -1", 2, "--rank must be a whole number from 0 to"},
-    {"NoCommand", "", 2, "no command; name one of run, chat, tokenize, detokenize, info, devices, plan, compare"},
-    {"UnknownCommand", "generate", 2, "there is no command 'generate'; there are run, chat"},
-    {"FlagBeforeTheCommand", "-m MODEL run -p x", 2, "-m comes before the command; name one of run, chat, tokenize,"},
+    {"NoCommand", "", 2, "no command; the commands are run, chat, tokenize, detokenize, info, devices, plan, compare"},
+    {"UnknownCommand", "generate", 2, "there is no command 'generate'; the commands are run, chat"},
+    {"FlagBeforeTheCommand", "-m MODEL run -p x", 2, "-m comes before the command; begin with a command: run, chat,"},
     {"UnknownFlag", "run -m MODEL -p x --bogus 3", 2, "there is no flag --bogus; see shoal run --help"},
     {"UnknownShortFlag", "run -m MODEL -p x -nkv", 2, "there is no flag -nkv (did you mean -nkvo?); see shoal"},
     {"UnknownShortFlagLikeThreads", "run -m MODEL -p x -tb 3", 2, "there is no flag -tb; see shoal run --help"},
@@ -155,7 +155,7 @@ const Case kUsageErrors[] = {
     {"OutputFormat", "plan -m MODEL --output xml", 2, "--output must be text or json, got 'xml'"},
 };
 
-/// Writes a file that is not a model. `word` names the kind of file.
+/// Writes a file that is not a valid model. BROKEN is a text file, and TRUNCATED is the beginning of a model file.
 std::string broken_file(const std::string& word) {
   std::string path = test::temporary(word == "BROKEN" ? "broken.gguf" : "truncated.gguf");
   std::ofstream(path, std::ios::binary) << (word == "BROKEN" ? "This is no model."
@@ -188,7 +188,7 @@ INSTANTIATE_TEST_SUITE_P(Failures, Errors, ::testing::ValuesIn(kFailures),
 INSTANTIATE_TEST_SUITE_P(Usage, Errors, ::testing::ValuesIn(kUsageErrors),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(MemoryErrors, NameDeviceNeedAndRemedy) {
+TEST(MemoryErrors, ReportDeviceAndNeededMemory) {
   auto err = [](const char* args) {
     std::vector<std::string> all = words(args);
     all.insert(all.begin() + 1, {"-m", kModel, "-c", "2000000000"});
@@ -203,16 +203,16 @@ TEST(MemoryErrors, NameDeviceNeedAndRemedy) {
   EXPECT_THAT(err("compare -dev CPU0,CPU1"), HasSubstr("CPU0 needs 8.4 TiB and has "));
 }
 
-TEST(SystemErrors, ReportMissingThreads) {
+TEST(SystemErrors, ReportThreadsThatCannotStart) {
   if (test::kSanitized) GTEST_SKIP() << "sanitizers need the whole address space";
-  // The stack of a thread takes several megabytes.
+  // The stack of each thread takes several megabytes of the address space.
   Finished finished = run({"run", "-m", kModel, "-p", "x", "-t", "1000"}, {.address_space = size_t{1} << 30});
   EXPECT_EQ(finished.code, 1);
   EXPECT_EQ(finished.out, "");
   EXPECT_THAT(
       finished.err,
       StartsWith("shoal: error: 1002 threads are needed, but the system starts only "));  // 1000 threads of the device
-                                                                                          // and two threads that load
+                                                                                          // and two threads for loading
   EXPECT_THAT(finished.err, HasSubstr("; use fewer devices or threads (-t), or raise the limit"));
   EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
 }
@@ -226,7 +226,7 @@ TEST(EnvironmentErrors, PrintOneLine) {
   Finished isa = run({"run", "-m", kModel, "-p", "x", "-n", "1"});
   unsetenv("SHOAL_CPU_ISA");
   EXPECT_EQ(isa.code, 1);
-  EXPECT_THAT(isa.err, HasSubstr("got 'sse9'; unset it to get the best"));
+  EXPECT_THAT(isa.err, HasSubstr("got 'sse9'; unset the variable for the best level"));
 }
 
 }  // namespace

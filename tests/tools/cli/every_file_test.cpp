@@ -1,5 +1,5 @@
-// For every file that a flag or a variable names, the program does not hang and does not replace an input. The flags
-// are read from the help, so flags added later are also tested.
+// The tests pass unusual files to every flag and variable. The program must not hang, and the outputs of the program
+// must not replace its inputs. The flags are read from the help, so flags added later are also tested.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ std::vector<std::string> commands() {
   return names;
 }
 
-/// The flags of a command that have a value, as listed in the help.
+/// Reads a command's help and returns the flags that take a value.
 std::vector<Flag> flags_of(const std::string& command) {
   std::vector<Flag> flags;
   static const std::regex form("  ((?:-[^ ,]+, )*(-[^ ,]+)) [^ ].*");
@@ -67,7 +67,7 @@ std::vector<Flag> flags_of(const std::string& command) {
   return flags;
 }
 
-/// The working arguments of a command, with this value of the flag instead of its usual value.
+/// The working arguments of a command, in which `flag` has this value.
 std::vector<std::string> arguments_with(const std::string& command, const Flag& flag, const std::string& value) {
   std::vector<std::string> args = words(working_arguments().at(command));
   std::replace(args.begin(), args.end(), std::string("MODEL"), kModel);
@@ -92,7 +92,7 @@ std::string shown(const std::vector<std::string>& args) {
   return fmt::format("{}", fmt::join(args, " "));
 }
 
-/// Expects that the program exits within ten seconds, or on the first signal after ten seconds.
+/// Expects that the program exits within ten seconds, or within two seconds after a SIGINT.
 void expect_end(const std::vector<std::string>& args, const ChildOptions& around = {}) {
   using std::chrono::milliseconds;
   Child child(args, around);
@@ -145,7 +145,7 @@ TEST(EveryFile, OutputsDoNotReplaceInputs) {
   const auto expect_kept = [](const std::vector<std::string>& args, const ChildOptions& around = {}) {
     const Finished finished = run(args, around);
     EXPECT_EQ(finished.code, 2) << shown(args) << ": " << finished.err;
-    EXPECT_THAT(finished.err, HasSubstr("this command reads it; name another file for the ")) << shown(args);
+    EXPECT_THAT(finished.err, HasSubstr("is read by this command; name another file for the ")) << shown(args);
   };
   expect_kept({"run", "-m", model.path, "-p", "x", "-n", "1", "--trace", model.path});
   expect_kept({"run", "-m", kModel, "-f", trace.path, "-n", "1", "--trace", trace.path});

@@ -1,4 +1,4 @@
-// Unusual files: pipes, and files beyond a size limit.
+// Tests of commands with pipes as inputs, and with outputs beyond a size limit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -20,7 +20,7 @@ void expect_one_line(const Finished& finished, int code, const std::string& mess
   EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
 }
 
-/// Runs the program, and kills it if it still runs after half a minute.
+/// Runs the program. Kills the program if it still runs after 30 seconds.
 Finished run_briefly(const std::vector<std::string>& args, const ChildOptions& around = {}) {
   Child child(args, around);
   for (int i = 0; i < 300 && child.runs(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -33,7 +33,7 @@ struct NamedPipe : test::TemporaryFile {
   explicit NamedPipe(const std::string& name) : TemporaryFile(name) { EXPECT_EQ(mkfifo(path.c_str(), 0600), 0); }
 };
 
-/// Writes the text as soon as the child opens the pipe. Writes nothing if the child exits first.
+/// Writes the text as soon as the child opens the pipe. Writes nothing if the child exits without opening the pipe.
 void write_to(const NamedPipe& pipe, const std::string& text, const Child& child) {
   int file = -1;
   while (child.runs() && (file = open(pipe.path.c_str(), O_WRONLY | O_NONBLOCK)) < 0) {
@@ -46,7 +46,7 @@ void write_to(const NamedPipe& pipe, const std::string& text, const Child& child
 TEST(Files, RejectsPipeAsMachineFile) {
   const NamedPipe pipe("machine.json");
   const ChildOptions around{.variables = {{"SHOAL_MACHINE_FILE", pipe.path}}};
-  const std::string message = pipe.path + ": is not a regular file; set SHOAL_MACHINE_FILE to one";
+  const std::string message = pipe.path + ": is not a regular file; set SHOAL_MACHINE_FILE to a regular file";
   EXPECT_EQ(run_briefly({"plan", "-m", kModel}, around).code, 0) << "the pipe counts as a missing file";
   expect_one_line(run_briefly({"probe", "--quick", "--force", "--devices", "CPU0"}, around), 1, message);
 }
@@ -74,7 +74,7 @@ TEST(Files, ReadsMachineOnceFromPipe) {
   EXPECT_FALSE(plan["prediction"].is_null());
 }
 
-TEST(Files, FileSizeLimitIsAnError) {
+TEST(Files, TraceBeyondFileSizeLimitIsAnError) {
   if (test::kSanitized) GTEST_SKIP() << "sanitizers also write files";
   const test::TemporaryFile trace("trace.json");
   Child child({"run", "-m", kModel, "-p", "In the", "-n", "30", "--temp", "0", "--trace", trace.path},

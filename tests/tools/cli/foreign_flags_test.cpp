@@ -1,4 +1,5 @@
-// Command lines of llama.cpp are accepted if they have the same meaning in shoal, and refused otherwise.
+// shoal accepts a command line of llama.cpp if the command line has the same meaning in shoal. Otherwise shoal rejects
+// the command line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,14 +19,14 @@ using ::testing::StartsWith;
 
 using Arguments = std::vector<std::string>;
 
-/// The arguments of a command, translated to shoal's spelling.
+/// The arguments of a command, translated to the flags of shoal.
 Arguments own(const std::string& command, const std::string& args) {
   CLI::App app;
   define_program(app, [](const CommandBody&) {});
   return spell_out(*app.get_subcommand(command), words(args));
 }
 
-/// The reason that arguments are refused; "" if they are accepted.
+/// The error message if the arguments are rejected; "" if the arguments are accepted.
 std::string refusal(const std::string& command, const std::string& args) {
   try {
     own(command, args);
@@ -35,7 +36,7 @@ std::string refusal(const std::string& command, const std::string& args) {
   }
 }
 
-TEST(ForeignFlags, TranslatesFlagsOfTheSameMeaning) {
+TEST(ForeignFlags, TranslatesFlagsWithSameMeaning) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
       {"run", "-s 7 --temperature 0", "--seed 7 --temp 0"},
       {"run", "--n-predict 5 --device CPU0", "--predict 5 --devices CPU0"},
@@ -60,7 +61,7 @@ TEST(ForeignFlags, DropsFlagsWithoutEffect) {
   }
 }
 
-TEST(ForeignFlags, RejectsFlagsOfAnotherMeaning) {
+TEST(ForeignFlags, RejectsFlagsWithDifferentMeaning) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
       {"run", "-fa off", "-fa off is not supported, because attention is always flash"},
       {"bench", "-fa 0,1", "-fa 0,1 is not supported, because attention is always flash"},
@@ -88,7 +89,7 @@ TEST(ForeignFlags, RunsLlamaCppCommandLines) {
   EXPECT_EQ(pasted.out, plain.out);
 }
 
-TEST(ForeignFlags, EveryReportHasJson) {
+TEST(ForeignFlags, EveryReportCommandSupportsJson) {
   for (const char* args :
        {"devices", "info -m MODEL", "plan -m MODEL", "tokenize -m MODEL -p x", "detokenize -m MODEL --ids 5"}) {
     Arguments all = words(args);

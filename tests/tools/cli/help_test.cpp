@@ -1,4 +1,4 @@
-// Help, version, and suggestions for mistyped names.
+// Tests of help, of the version, and of suggestions for mistyped names.
 #include "tools/cli/help.h"
 
 #include <gmock/gmock.h>
@@ -48,7 +48,7 @@ TEST(Help, ListsGroupsOfFlagsInAFixedOrder) {
   }
 }
 
-TEST(Help, ShowsShortFormsNextToLongForms) {
+TEST(Help, ListsShortNamesBeforeLongNames) {
   const std::string help = help_of("run");
   for (const char* names : {"  -m, --model FILE ", "  -dev, --devices NAMES", "  -ts, --tensor-split SHARES ",
                             "  -ngl, --gpu-layers, --n-gpu-layers INT", "  -ctk, --cache-type-k TYPE ",
@@ -58,7 +58,7 @@ TEST(Help, ShowsShortFormsNextToLongForms) {
   EXPECT_THAT(help, Not(HasSubstr("(-ts)")));
 }
 
-TEST(Help, DescribesEachFlagOnItsOwn) {
+TEST(Help, DescriptionsOfFlagsAreComplete) {
   const std::string help = help_of("run");
   EXPECT_THAT(help, AllOf(HasSubstr("Prompt text"), Not(HasSubstr("...")), Not(HasSubstr("So many"))));
 }
@@ -106,9 +106,9 @@ TEST(DidYouMean, SuggestsFlagsAndCommands) {
   EXPECT_THAT(error({"run", "--devicse", "CPU0"}), HasSubstr("there is no flag --devicse (did you mean --devices?)"));
   EXPECT_THAT(error({"run", "-dve", "CPU0"}), HasSubstr("there is no flag -dve (did you mean -dev?)"));
   EXPECT_THAT(error({"run", "--ctx", "3"}), HasSubstr("there is no flag --ctx (did you mean --ctx-size?)"));
-  EXPECT_THAT(error({"--versoin"}), HasSubstr("--versoin comes before the command (did you mean --version?); name"));
-  EXPECT_THAT(error({"--hlep"}), HasSubstr("--hlep comes before the command (did you mean --help?); name one"));
-  EXPECT_THAT(error({"rnu"}), HasSubstr("there is no command 'rnu' (did you mean run?); there are run,"));
+  EXPECT_THAT(error({"--versoin"}), HasSubstr("--versoin comes before the command (did you mean --version?); begin"));
+  EXPECT_THAT(error({"--hlep"}), HasSubstr("--hlep comes before the command (did you mean --help?); begin with"));
+  EXPECT_THAT(error({"rnu"}), HasSubstr("there is no command 'rnu' (did you mean run?); the commands are run,"));
 }
 
 }  // namespace

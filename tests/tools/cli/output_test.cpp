@@ -1,4 +1,4 @@
-// Lost results are a failure that stops the program. Lost messages are ignored.
+// If stdout cannot be written, the program stops with an error. If stderr cannot be written, the program continues.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ const std::vector<std::vector<std::string>> kCommands{
     {"--version"},
 };
 
-/// A command that generates for a very long time. It ends only because its output cannot be written.
+/// A command that generates for a very long time. The command ends only because its output cannot be written.
 const std::vector<std::string> kEndless{"run", "-m",    kModel,   "-p", "In the", "-n", "-1",
                                         "-c",  "50000", "--temp", "0",  "-t",     "1",  "--ignore-eos"};
 
@@ -45,7 +45,7 @@ class Pipe {
   void close_reader() { close_end(ends_[0]); }
   void close_writer() { close_end(ends_[1]); }
 
-  /// Writes to the pipe until it is full. Returns the number of bytes.
+  /// Writes to the pipe until it is full. Returns the number of written bytes.
   size_t fill() {
     fcntl(ends_[1], F_SETFL, O_NONBLOCK);
     size_t count = 0;
@@ -73,8 +73,8 @@ TEST(Output, FullDiskIsAnError) {
     Finished finished = run(command, {.out = "/dev/full"});
     EXPECT_EQ(finished.code, 1) << ::testing::PrintToString(command);
     EXPECT_EQ(finished.err,
-              "shoal: error: cannot write to stdout: No space left on device; check the disk or pipe it "
-              "goes to\n");
+              "shoal: error: cannot write to stdout: No space left on device; check the disk or pipe of "
+              "stdout\n");
   }
 }
 
@@ -103,7 +103,7 @@ TEST(Output, ClosedPipeStopsGeneration) {
   EXPECT_EQ(run(kEndless, {.out_pipe = pipe.writer()}).code, 141);
 }
 
-TEST(Output, LostMessagesAreNoFailure) {
+TEST(Output, UnwritableStderrIsNotAFailure) {
   for (const std::string& err : {kClosed, std::string("/dev/full")}) {
     EXPECT_EQ(run({"run", "-m", kModel, "-p", "x", "-n", "1", "-c", "600"}, {.err = err}).code, 0) << err;
     EXPECT_EQ(run({"run", "-m", "no-such-file", "-p", "x"}, {.err = err}).code, 1) << err;
@@ -120,7 +120,7 @@ TEST(Output, CtrlCLosesNoOutputWithASlowReader) {
     size_t before = pipe.fill();
     Child child(args, {.out_pipe = pipe.writer()});
     pipe.close_writer();
-    std::this_thread::sleep_for(std::chrono::seconds(3));  // after this time, the program waits for its reader
+    std::this_thread::sleep_for(std::chrono::seconds(3));  // after this time, the full pipe blocks the program
     child.send(SIGINT);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     std::string out = pipe.drain().substr(before);

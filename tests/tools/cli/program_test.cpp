@@ -1,4 +1,4 @@
-// The commands of the program, run as processes.
+// Tests of commands, each in a child process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// Sends the signal once the program has evaluated prompt tokens or generated tokens. Returns the program's output.
+/// Sends the signal during a run, and returns the JSON output. `evaluated` names a token count in "timings", which must
+/// be above 0.
 json interrupted_json(std::vector<std::string> args, int signal, const char* evaluated) {
   args.insert(args.end(), {"--output", "json"});
   const Finished ended = run_interrupted(args, signal, [evaluated](const Finished& run) {
@@ -186,7 +187,7 @@ TEST(Run, StopsBeforeAStopText) {
   const Finished text = run(stopped);
   EXPECT_EQ(text.out, expected + "\n");
   EXPECT_THAT(text.err, HasSubstr("; stopped: stop text"));
-  // If only a beginning of the stop text occurs, it is printed at the end.
+  // If the text ends with a beginning of the stop text, this beginning is also printed.
   stopped.back() = whole.substr(whole.size() - 3) + "and more";
   EXPECT_EQ(run_json(stopped)["text"], whole);
 }
@@ -236,7 +237,7 @@ TEST(Run, AcceptsLlamaCppFlags) {
 }
 
 TEST(Run, ExitsCleanlyOnCtrlC) {
-  // -n -1 with a large context gives more tokens than the run can generate before the signal.
+  // With -n -1 and a large context, the run still generates tokens when the signal arrives.
   Child child({"run", "-m", kModel, "-p", kPrompt, "-n", "-1", "-c", "200000", "--ignore-eos"});
   for (int i = 0; i < 600 && child.out().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   child.send(SIGINT);
@@ -263,8 +264,8 @@ TEST(Run, KeepsIgnoredSignalsIgnored) {
   EXPECT_THAT(child.err(), HasSubstr("generated 600 tokens"));
 }
 
-TEST(Run, CreatesNamedCpuDevicesByDefault) {
-  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core";
+TEST(Run, CreatesCpuDevicesOfDeviceListByDefault) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "this test needs several cores";
   for (std::optional<std::string> count : {std::optional<std::string>(), {"0"}, {""}}) {
     Finished finished = run({"run", "-m", kModel, "-p", "x", "-n", "1", "-dev", "CPU0,CPU1"}, {.cpu_devices = count});
     EXPECT_EQ(finished.code, 0) << count.value_or("unset") << ": " << finished.err;
@@ -293,7 +294,7 @@ TEST(Devices, ListsMemoryAndCapabilities) {
   EXPECT_THAT(run({"devices"}).out, HasSubstr("CPU3"));
 }
 
-TEST(Devices, ShowsFeaturesOfFamilies) {
+TEST(Devices, ListsFeaturesOfBackendFamilies) {
   json families = run_json({"devices"})["families"];
   ASSERT_GE(families.size(), 1u);
   EXPECT_EQ(families[0]["name"], "CPU");
@@ -310,7 +311,7 @@ TEST(Devices, ReportsTheReasonForMissingGpus) {
   EXPECT_THAT(devices.out, HasSubstr(cuda));
 }
 
-TEST(Devices, UnusableNamedPluginIsAnError) {
+TEST(Devices, UnusablePluginFromFlagIsAnError) {
   Finished finished = run({"devices", "--plugin", kModel});
   EXPECT_EQ(finished.code, 1);
   EXPECT_THAT(finished.err, HasSubstr("shoal: error: [plug-in "));
@@ -318,7 +319,7 @@ TEST(Devices, UnusableNamedPluginIsAnError) {
   EXPECT_EQ(run({"run", "-m", kModel, "-p", "In", "-n", "1", "--plugin", "not/there.so"}).code, 1);
 }
 
-TEST(Devices, UnusableFoundPluginIsListed) {
+TEST(Devices, UnusablePluginInSearchPathIsListed) {
   const test::TemporaryFolder folder;
   std::ofstream(folder.path() / "libshoal-text.so") << "text";
   setenv("SHOAL_PLUGIN_PATH", folder.path().c_str(), 1);
@@ -332,10 +333,10 @@ TEST(Devices, UnusableFoundPluginIsListed) {
   EXPECT_THAT(text.out, HasSubstr("libshoal-text.so: it is not a shared object"));
 }
 
-TEST(Plan, ShowsLayoutsStepsMemoryAndTraffic) {
+TEST(Plan, PrintsLayoutsCollectivesAndMemory) {
   json plan = run_json({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-ts", "3,1", "-c", "128"});
   EXPECT_EQ(plan["context"], 128);
-  // The devices select 40 of 1024 tokens. Each device sends 40 logits and their ids.
+  // The devices select the 40 best of 1024 tokens. Each device sends 40 logits and 40 token ids.
   EXPECT_EQ(plan["collectives_per_token"]["counts"], json({{"all_reduce", 12}, {"all_gather", 1}}));
   EXPECT_EQ(plan["collectives_per_token"]["bytes"], 12 * 1024 + 2 * 40 * 8);
   bool found = false;
@@ -345,7 +346,7 @@ TEST(Plan, ShowsLayoutsStepsMemoryAndTraffic) {
     EXPECT_EQ(tensor["layout"], "split 1 [192:{0} 64:{1}]");
   }
   EXPECT_TRUE(found);
-  // 6 layers with keys and values: f16 [32, 128, 3] on the first device and [32, 128, 1] on the second.
+  // Each of the 6 layers has keys and values in f16: [32, 128, 3] on the first device and [32, 128, 1] on the second.
   EXPECT_EQ(plan["memory"][0]["kv"], 12 * 32 * 128 * 3 * 2);
   EXPECT_EQ(plan["memory"][1]["kv"], 12 * 32 * 128 * 1 * 2);
   for (const json& use : plan["memory"]) {
@@ -362,7 +363,7 @@ TEST(Plan, ShowsLayoutsStepsMemoryAndTraffic) {
   EXPECT_EQ(plan["fits"], true);
 }
 
-TEST(Plan, SamplingOnHostChangesTheTraffic) {
+TEST(Plan, TrafficDependsOnSamplingFlags) {
   const auto traffic = [](std::vector<std::string> more) {
     std::vector<std::string> args{"plan", "-m", kModel, "-dev", "CPU0,CPU1"};
     args.insert(args.end(), more.begin(), more.end());
@@ -376,7 +377,7 @@ TEST(Plan, SamplingOnHostChangesTheTraffic) {
   EXPECT_THAT(text, HasSubstr("all_gather      candidates.candidates  f32 x 160  640 bytes"));
 }
 
-TEST(Plan, ShowsTheLocalGraphOfARank) {
+TEST(Plan, RankFlagPrintsTheLocalGraph) {
   std::vector<std::string> args{"plan", "-m", kModel, "-dev", "CPU0,CPU1"};
   std::string without = run(args).out;
   args.insert(args.end(), {"--rank", "1"});
@@ -386,11 +387,11 @@ TEST(Plan, ShowsTheLocalGraphOfARank) {
   EXPECT_THAT(without, Not(HasSubstr(local)));
 }
 
-TEST(Plan, ReportsDevicesThatAreTooSmall) {
+TEST(Plan, ReportsDevicesWithTooLittleMemory) {
   std::vector<std::string> args{"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-ts", "1,0", "-c", "2000000000"};
   Finished text = run(args);
   EXPECT_EQ(text.code, 0);
-  EXPECT_THAT(text.out, HasSubstr("does not fit: CPU0 would need more than is free"));
+  EXPECT_THAT(text.out, HasSubstr("does not fit: CPU0 would need more memory than is free"));
   EXPECT_THAT(text.err, HasSubstr("warning: a context of 2000000000"));
   EXPECT_EQ(run_json(args)["fits"], false);
 }
@@ -413,7 +414,7 @@ TEST(Compare, FailsOnlyAboveTheThreshold) {
   std::map<std::string, int> nodes, caches;
   for (const json& node : result["nodes"]) {
     ++(node["op"] == "cache" ? caches : nodes)[node["step"]];
-    EXPECT_NE(node["op"], "set_rows");  // the content of the caches is compared instead
+    EXPECT_NE(node["op"], "set_rows");  // the comparison lists caches instead of set_rows nodes
   }
   EXPECT_GT(nodes["prompt"], 100);
   EXPECT_EQ(nodes["prompt"], nodes["token"]);

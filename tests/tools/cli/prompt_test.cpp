@@ -1,4 +1,4 @@
-// Prompts from files and standard input.
+// Tests of prompts from files and from standard input.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -43,11 +43,11 @@ TEST(Prompt, DropsOneFinalNewline) {
     const test::TemporaryFile file("prompt.txt", text);
     EXPECT_EQ(tokens_of({"-f", file.path})["prompt"], kept);
     EXPECT_EQ(tokens_of({"-p", "-"}, {.in = file.path})["prompt"], kept);
-    EXPECT_EQ(tokens_of({"-p", text})["prompt"], text) << "an argument is used unchanged";
+    EXPECT_EQ(tokens_of({"-p", text})["prompt"], text) << "a prompt from the command line keeps its final newline";
   }
 }
 
-TEST(Prompt, MayBeLongerThanAnArgument) {
+TEST(Prompt, FileMayBeLongerThanAnArgument) {
   std::string text;
   while (text.size() < 300'000) text += "In the beginning was the word. ";
   const test::TemporaryFile file("long.txt", text);
@@ -61,7 +61,7 @@ TEST(Prompt, MayBeLongerThanAnArgument) {
   EXPECT_THAT(refused.err, HasSubstr(fmt::format("the prompt has {} tokens, but the context holds 512", count)));
 }
 
-TEST(Prompt, DropsUtf8MarkAndRejectsUtf16) {
+TEST(Prompt, DropsUtf8ByteOrderMarkAndRejectsUtf16) {
   const test::TemporaryFile marked("marked.txt", "\xef\xbb\xbfIn the"), wide("wide.txt", "\xff\xfeI\1n\1");
   EXPECT_EQ(tokens_of({"-f", marked.path})["prompt"], "In the");
   EXPECT_EQ(tokens_of({"-f", "-"}, {.in = marked.path})["prompt"], "In the");
@@ -101,7 +101,7 @@ TEST(Prompt, UnreadablePromptGivesAOneLineError) {
   expect({"-f", ""}, 2, "--file: the file name is empty");
 }
 
-TEST(Prompt, NamesTheFlagForPipedInput) {
+TEST(Prompt, ErrorSuggestsTheFlagForPipedInput) {
   const test::TemporaryFile file("prompt.txt", "x\n");
   for (const char* command : {"run", "tokenize"}) {
     const Finished finished = run({command, "-m", kModel}, {.in = file.path});

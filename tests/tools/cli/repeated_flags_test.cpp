@@ -1,4 +1,4 @@
-// If a flag is repeated, a list collects all values, and other flags keep the last value.
+// A repeated list flag collects all values. Any other repeated flag keeps only the last value.
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 using Values = std::vector<std::string>;
 
-/// Flags with lists, by their longest names.
+/// The longest names of the flags that take lists.
 const std::set<std::string> kLists{"--override-tensor", "--stop", "--logit-bias", "--template-var", "--plugin"};
 const std::map<std::string, std::set<std::string>> kListsOfCommands{
     {"bench",
@@ -35,7 +35,7 @@ bool is_list(const std::string& command, const std::string& name) {
   return kLists.contains(name) || (own != kListsOfCommands.end() && own->second.contains(name));
 }
 
-/// Two valid values of a flag. They depend on the flag's name, or else on the value type that the help shows.
+/// Two valid values of a flag. The values come from the table of names, or else from the table of value types.
 Values two_values(const std::string& name, const std::string& type) {
   static const std::map<std::string, Values> kByName{
       {"--comm", {"host", "auto"}},       {"--op", {"all_reduce", "all_gather"}},   {"--dtype", {"f32", "f16"}},
@@ -63,11 +63,11 @@ Values two_values(const std::string& name, const std::string& type) {
   const auto named = kByName.find(name);
   if (named != kByName.end()) return named->second;
   const auto typed = kByType.find(type);
-  if (typed == kByType.end()) ADD_FAILURE() << name << ": no values of type " << type << "; add some here";
+  if (typed == kByType.end()) ADD_FAILURE() << name << ": no values of type " << type << "; add two values to kByType";
   return typed == kByType.end() ? Values{"a", "b"} : typed->second;
 }
 
-/// Parses a command line without running anything.
+/// Parses a command line without running the command.
 struct Parsed {
   CLI::App app;
   CLI::App* command;
@@ -96,7 +96,7 @@ std::vector<std::string> commands() {
   return names;
 }
 
-TEST(RepeatedFlags, ListsCollectAndOtherFlagsKeepTheLast) {
+TEST(RepeatedFlags, ListFlagsCollectValuesAndOtherFlagsKeepLast) {
   int seen = 0;
   for (const std::string& name : commands()) {
     const Parsed all(name);
@@ -133,7 +133,7 @@ TEST(RepeatedFlags, BenchMeasuresAllRepeatedTests) {
   }
 }
 
-TEST(RepeatedFlags, TensorOverridesAddUp) {
+TEST(RepeatedFlags, AllRepeatedTensorOverridesApply) {
   const auto bytes_on_host = [](const std::vector<std::string>& more) {
     std::vector<std::string> args{"plan", "-m", kModel, "-dev", "CPU1"};
     args.insert(args.end(), more.begin(), more.end());

@@ -1,4 +1,4 @@
-// Split profiles: parsing, errors, and their use by run and plan.
+// Tests of split profiles: parsing, errors, and use by run and plan.
 #include "tools/cli/split_profile.h"
 
 #include <fmt/format.h>
@@ -75,13 +75,13 @@ TEST(SplitProfile, RejectsInvalidProfiles) {
   expect(R"({"version": 1, "split_mode": "row", "devices": ["A"], "tensor_split": [1]})", "\"split_mode\" is \"row\"");
 }
 
-TEST(SplitProfile, RejectsOtherDevices) {
+TEST(SplitProfile, RejectsProfilesForOtherDevices) {
   const SplitProfile profile = parse_split_profile(kGood, "p.json");
   check_profile(profile, "CPU0,CPU1", SplitMode::kTensor);
   check_profile(profile, "cpu0, cpu1", SplitMode::kTensor);
   EXPECT_THAT(
       [&] { check_profile(profile, "CPU0,CPU1,CPU2", SplitMode::kTensor); },
-      ThrowsMessage<InvalidArgument>(HasSubstr("for 2 device(s), CPU0,CPU1, but --devices names 3, CPU0,CPU1,CPU2")));
+      ThrowsMessage<InvalidArgument>(HasSubstr("for 2 device(s) (CPU0,CPU1), but --devices names 3 (CPU0,CPU1,CPU2)")));
   EXPECT_THROW(check_profile(profile, "CPU1,CPU0", SplitMode::kTensor), InvalidArgument);
   EXPECT_THAT([&] { check_profile(profile, "CPU0,CPU1", SplitMode::kLayer); },
               ThrowsMessage<InvalidArgument>(HasSubstr("for -sm tensor, not for -sm layer")));
@@ -117,16 +117,16 @@ TEST(SplitProfile, UnusableProfileGivesAOneLineError) {
       all.push_back(ratio);
       return all;
     };
-    expect(with(file.argument()), "the profile is for 2 device(s), CPU0,CPU1");
+    expect(with(file.argument()), "the profile is for 2 device(s) (CPU0,CPU1)");
     expect(with("@/nowhere/p.json"), "--tensor-split: /nowhere/p.json: cannot open the profile: No such file");
     expect(with("@" + test::temporary("")),
-           "is a directory, not a profile; check the path, or write one with scripts/tune_split.py");
+           "is a directory, not a profile; check the path, or write a profile with scripts/tune_split.py");
     expect(with("@"), "the name of the profile is missing");
   }
   expect({"run", "-m", kModel, "-p", "In", "-ts", broken.argument()}, "parse error at line 1, column 2");
 }
 
-TEST(SplitProfile, WarnsOfAnotherModel) {
+TEST(SplitProfile, WarnsOfProfileForAnotherModel) {
   const auto with = [](const char* model) {
     return fmt::format(R"({{"version": 1, "model": {}, "devices": ["CPU0", "CPU1"], "tensor_split": [3, 1]}})", model);
   };

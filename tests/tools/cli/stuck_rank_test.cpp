@@ -39,7 +39,7 @@ auto names_the_rank_that_did_not_finish() {
                EndsWith("or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)\n"));
 }
 
-TEST(StuckRank, SlowDeviceStopsInTime) {
+TEST(StuckRank, ProgramEndsAfterTimeoutOfSlowDevice) {
   const ChildOptions two{.cpu_devices = "2"};
   const test::Environment timeout("SHOAL_COMM_TIMEOUT", "1");
   auto begin = Clock::now();
@@ -48,7 +48,7 @@ TEST(StuckRank, SlowDeviceStopsInTime) {
   const test::Environment slowdown("SHOAL_CPU_SLOWDOWN", "1,1000");
   begin = Clock::now();
   const Finished stalled = run(command("-n 3 -ub 2048"), two);
-  // The slow device would take hundreds of times as long for the prompt.
+  // Without the time-out, the slow device would need hundreds of times the time of a healthy device for the prompt.
   EXPECT_LT(Clock::now() - begin, kTimeOut + kMore + 2 * healthy);
   EXPECT_EQ(stalled.code, 1);
   EXPECT_THAT(stalled.err, names_the_rank_that_did_not_arrive());
@@ -64,8 +64,7 @@ std::filesystem::path thread_of(const Child& child, const std::string& name) {
   return {};
 }
 
-/// Stops a thread of a child so that it never continues. Returns the id of the thread, or 0 if stopping is not
-/// permitted.
+/// Stops a thread of a child permanently. Returns the id of the thread, or 0 if stopping is not permitted.
 pid_t stop_thread(const Child& child, const std::string& name) {
   const std::filesystem::path found = thread_of(child, name);
   if (found.empty()) return 0;
@@ -75,7 +74,7 @@ pid_t stop_thread(const Child& child, const std::string& name) {
   return stopped ? thread : 0;
 }
 
-/// Waits until the thread ends with its program. Kills the program after a minute.
+/// Waits until the program and this thread of the program have ended. Kills the program after a minute.
 void wait_for_end_of(pid_t thread, const Child& child) {
   const auto begin = Clock::now();
   for (int status = 0;;) {
@@ -86,7 +85,7 @@ void wait_for_end_of(pid_t thread, const Child& child) {
   }
 }
 
-TEST(StuckRank, ProgramExitsWithoutTheStuckThread) {
+TEST(StuckRank, ProgramExitsDespiteAStoppedThread) {
   const test::Environment timeout("SHOAL_COMM_TIMEOUT", "1");
   Child child(command("-n -1 --ignore-eos"), {.cpu_devices = "2"});
   while (child.runs() && child.out().empty()) std::this_thread::sleep_for(10ms);

@@ -22,7 +22,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-/// A pseudo-terminal with this width in columns; 0: unknown width.
+/// A pseudo-terminal with this width in columns. A width of 0 means that the width is unknown.
 class Terminal {
  public:
   explicit Terminal(int columns) : master_(posix_openpt(O_RDWR | O_NOCTTY)) {
@@ -51,7 +51,7 @@ class Terminal {
   }
   const std::string& path() const { return path_; }
   int descriptor() const { return other_; }
-  /// Reads output that was not read yet. Waits up to `milliseconds` for more.
+  /// Reads all available output. Waits up to `milliseconds` for each further output.
   std::string read(int milliseconds = 0) {
     std::string text;
     pollfd ready{master_, POLLIN, 0};
@@ -62,7 +62,7 @@ class Terminal {
     }
     return text;
   }
-  /// Runs the program with this terminal as stderr. Returns its output to stderr.
+  /// Runs the program with this terminal as stderr. Returns the output to stderr.
   std::string show(const std::vector<std::string>& args) {
     Child child(args, {.err = path_});
     std::string text;
@@ -76,7 +76,7 @@ class Terminal {
   std::string path_;
 };
 
-/// The successive contents of the line. Trailing blanks, which only erase older text, are omitted.
+/// The successive contents of the progress line. Trailing blanks, which only erase older text, are omitted.
 std::vector<std::string> drawn(const std::string& text) {
   std::vector<std::string> lines;
   for (size_t begin = 0; begin < text.size();) {
@@ -89,7 +89,7 @@ std::vector<std::string> drawn(const std::string& text) {
   return lines;
 }
 
-/// The lines on a screen with `columns` columns after the text was printed. A full line wraps to the next line.
+/// The lines of a screen with `columns` columns, after `text` is printed. A full line wraps to the next line.
 std::vector<std::string> screen(const std::string& text, size_t columns) {
   std::vector<std::string> rows(1);
   size_t column = 0;
@@ -112,7 +112,7 @@ std::vector<std::string> run_model() {
   return {"run", "-m", kModel, "-p", "In the", "-n", "2"};
 }
 
-TEST(TerminalOutput, BarFitsAndIsRemoved) {
+TEST(TerminalOutput, ProgressBarFitsTheLineAndIsRemoved) {
   for (const char* kind : {"xterm", "dumb"}) {
     for (const int columns : {200, 80, 60, 40, 20, 9, 5, 1, 0}) {
       SCOPED_TRACE(fmt::format("TERM={}, {} columns", kind, columns));
@@ -133,7 +133,7 @@ TEST(TerminalOutput, BarFitsAndIsRemoved) {
   }
 }
 
-TEST(TerminalOutput, RecommendShowsABar) {
+TEST(TerminalOutput, RecommendPrintsAProgressBar) {
   Terminal terminal(100);
   const std::string text = terminal.show({"plan", "-m", kModel, "--machine", "RTX4090x2", "--recommend"});
   EXPECT_THAT(text, HasSubstr("comparing  ["));
@@ -162,7 +162,7 @@ TEST(TerminalOutput, HelpIsAsWideAsTheTerminal) {
   }
 }
 
-/// Redirects stderr to the terminal during its lifetime.
+/// Redirects stderr to the terminal while the object exists.
 class Redirected {
  public:
   explicit Redirected(int descriptor) : before_(dup(STDERR_FILENO)) { dup2(descriptor, STDERR_FILENO); }
@@ -175,7 +175,7 @@ class Redirected {
   int before_;
 };
 
-TEST(TerminalOutput, BarFollowsTheCurrentWidth) {
+TEST(TerminalOutput, ProgressBarFitsTheChangedTerminalWidth) {
   Terminal terminal(100);
   std::string wide, narrow, gone;
   {
@@ -190,7 +190,7 @@ TEST(TerminalOutput, BarFollowsTheCurrentWidth) {
     gone = terminal.read();
     bar.clear();
   }
-  EXPECT_EQ(terminal.read(), "") << "the bar is removed already";
+  EXPECT_EQ(terminal.read(), "") << "the progress bar was already removed";
   EXPECT_EQ(wide, "\rloading  [##############################] 100%  8 B of 8 B");
   EXPECT_EQ(narrow, "\rloading  [###################");
   EXPECT_EQ(gone, "\r" + std::string(29, ' ') + "\r");

@@ -1,5 +1,5 @@
-// Long texts of a model file that are full of control characters. They neither lengthen messages nor control the
-// terminal nor reverse the text after them.
+// A model file contains long texts with control characters. Messages cut these texts and escape the control characters,
+// so the texts cannot control the terminal.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,8 @@ struct Texts {
               key = "general.author", chat_template = "{{ messages[0].content }}", merge = "a b";
 };
 
-/// Writes a model with these texts and a tokenizer of bytes and one word.
+/// Writes a model with these texts. The tokenizer has one token for each byte, and tokens that start with
+/// `texts.token`.
 std::string write_model(const Texts& texts) {
   models::SyntheticModel model;
   model.h.vocab = kTokens;
@@ -78,8 +79,7 @@ TEST(ForeignText, IsCutAndEscapedInMessages) {
       const Finished finished = run(args);
       expect_harmless(finished.err, what + " of " + command);
       if (args[0] != "run")
-        expect_harmless(finished.out, what + " of " + command);  // run prints generated text
-                                                                 // unchanged
+        expect_harmless(finished.out, what + " of " + command);  // `shoal run` prints generated text unchanged
     }
   }
 }

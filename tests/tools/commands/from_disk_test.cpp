@@ -1,4 +1,5 @@
-// Messages about models that are larger than this machine's memory. The files consist of a header and a hole.
+// Tests of messages about models that are larger than the memory of this machine. Each model file is sparse: a header
+// and a hole.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,14 +18,14 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// 2 GB/s of memory bandwidth, 1 GB/s of disk bandwidth.
+/// The machine has 2 GB/s of memory bandwidth and 1 GB/s of disk bandwidth.
 constexpr const char* kMachine = R"({"version": 1, "devices": [
   {"name": "CPU0", "memory": 64e9, "bandwidth": 2e9, "efficiency": 1, "rates": {"default": 1e12}}]})";
 
 struct FromDisk : ::testing::Test {
   FromDisk() { write(8192); }
   void write(int64_t context) const {
-    // The weights are twice as large as this machine's memory: 4 layers, each with 3 matrices of f32.
+    // The weights are twice as large as the memory of this machine. Each of the 4 layers has 3 matrices of f32.
     constexpr int64_t kEmbd = 4096, kLayers = 4;
     const auto bytes = 2 * static_cast<int64_t>(cpu::node_memory(-1).total);
     const int64_t ff = (bytes / (4 * 3 * kLayers * kEmbd) / 256 + 1) * 256;
@@ -48,7 +49,7 @@ TEST_F(FromDisk, InfoReportsThatTheModelDoesNotFit) {
   EXPECT_THAT(text, HasSubstr("the model runs slowly, because weights are read from the disk for every token"));
 }
 
-TEST_F(FromDisk, PlanPredictsAtDiskSpeed) {
+TEST_F(FromDisk, PlanPredictsReadsAtDiskSpeed) {
   const std::vector<std::string> command{"plan", "-m",  file.path,   "--devices",  "CPU0",
                                          "-c",   "512", "--machine", machine.path, "-p",
                                          "0",    "-n",  "16",        "--recommend"};
@@ -67,10 +68,10 @@ TEST_F(FromDisk, PlanPredictsAtDiskSpeed) {
   const std::string text = run(command).out;
   EXPECT_THAT(text, HasSubstr("does not fit, but runs: CPU0 has "));
   EXPECT_THAT(text, HasSubstr(" for reading weights from the disk\n"));
-  EXPECT_THAT(text, HasSubstr("CPU0 is the fastest that runs, with weights read from the disk for every token"));
+  EXPECT_THAT(text, HasSubstr("CPU0 is the fastest choice that runs, but weights are read from the disk"));
 }
 
-TEST_F(FromDisk, SuggestsAShorterContext) {
+TEST_F(FromDisk, PlanShortensContextIfCachesDoNotFit) {
   const auto trained = static_cast<int64_t>(cpu::node_memory(-1).total / 16384);  // each token needs 64 KiB of cache
   write(trained);
   const std::vector<std::string> command{"plan", "-m", file.path, "--devices", "CPU0", "-c", "0"};

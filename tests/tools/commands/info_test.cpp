@@ -1,4 +1,4 @@
-// shoal info: the description of a file, and the devices that the model fits on.
+// Tests of shoal info: the description of a file, and the devices on which the model fits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ TEST(Info, DescribesTheFile) {
   EXPECT_EQ(info["special_tokens"]["eos"], json({{"id", 2}, {"text", "</s>"}}));
   EXPECT_EQ(info["chat_template"], json());
   EXPECT_EQ(info["refusal"], json());
-  // Computes the sums over the tensors in the file.
+  // The totals must equal the sums over the tensors in the file.
   const models::GgufFile file(kSmall);
   size_t bytes = 0;
   int64_t parameters = 0, tensors = 0;
@@ -43,7 +43,7 @@ TEST(Info, DescribesTheFile) {
   EXPECT_EQ(tensors, static_cast<int64_t>(file.tensors().size()));
 }
 
-TEST(Info, ListsDevicesThatFit) {
+TEST(Info, ListsDevicesOnWhichTheModelFits) {
   const json fits = run_json({"info", "-m", kSmall})["fits"];
   ASSERT_EQ(fits.size(), 2);  // first the default device CPU0, then all four devices
   EXPECT_EQ(fits[0]["devices"], "CPU0");
@@ -99,7 +99,7 @@ TEST(Info, DescribesUnsupportedModels) {
   EXPECT_THAT(info["refusal"].get<std::string>(), HasSubstr("'mamba' is not supported"));
 }
 
-TEST(Info, DescribesAModelInParts) {
+TEST(Info, DescribesAModelInSeveralFiles) {
   const models::GgufFile whole(kSmall);
   const test::TemporaryFolder folder;
   const std::vector<std::string> parts = models::write_parts(whole, (folder.path() / "m").string(), {0, 30, 27});

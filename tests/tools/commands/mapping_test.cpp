@@ -1,4 +1,4 @@
-// Weights in the mapped file: --mmap, --no-mmap, and a file that is truncated during use.
+// Tests of weights in the mapped file: --mmap, --no-mmap, and a file that is truncated during use.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ struct Copy : test::TemporaryFile {
   Copy() : TemporaryFile("mapped.gguf") { std::filesystem::copy_file(kModel, path); }
 };
 
-/// A run that would take much longer than the test lasts.
+/// A child process that runs much longer than the test.
 struct Long : Child {
   Long(const Copy& model, const std::vector<std::string>& flags) : Child(args(model, flags)) {
     for (int i = 0; i < 600 && out().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));

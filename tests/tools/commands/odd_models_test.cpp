@@ -31,7 +31,8 @@ models::SyntheticModel model_with_tokenizer(int tokens = kVocabulary, bool adds_
     for (int byte = 0; byte < 256; ++byte) pieces.push_back(fmt::format("<0x{:02X}>", byte)), kinds.push_back(6);
     while (static_cast<int>(pieces.size()) < tokens)
       pieces.push_back(fmt::format("w{}", pieces.size())), kinds.push_back(1);
-    pieces.back() = "\x1b[31m\n", kinds.back() = 4;  // kind 4 is user-defined: this token replaces its text everywhere
+    pieces.back() = "\x1b[31m\n", kinds.back() = 4;  // kind 4: a user-defined token, which the tokenizer uses wherever
+                                                     // its text occurs
     writer.add("tokenizer.ggml.model", "llama");
     writer.add("tokenizer.ggml.add_bos_token", adds_bos);
     writer.add_array("tokenizer.ggml.tokens", pieces);
@@ -57,7 +58,7 @@ void poison(const std::string& path, const std::string& tensor, int64_t begin, i
   }
 }
 
-TEST(OddModels, TokenizerAndEmbeddingsMustAgree) {
+TEST(OddModels, RejectsTokenizerWithOtherVocabularySize) {
   for (int tokens : {kVocabulary - 1, kVocabulary + 1}) {
     std::string path = model_with_tokenizer(tokens).write();
     for (const char* command : {"run", "compare"}) {
@@ -83,7 +84,7 @@ TEST(OddModels, EmptyPromptNeedsABeginToken) {
 
 TEST(OddModels, FailedGenerationPrintsResultsSoFar) {
   std::string path = model_with_tokenizer().write();
-  // Only the embedding of the prompt's token is finite, so the second step fails without logits.
+  // Only the embedding of the prompt token is finite. In the second step, the logits are NaN, so the step fails.
   poison(path, "token_embd.weight", 0, 1), poison(path, "token_embd.weight", 2, kVocabulary);
   std::vector<std::string> args{"run", "-m", path, "--prompt-tokens", "1", "-n", "9", "--temp", "0", "--ignore-eos"};
   Finished text = run(args);
@@ -101,7 +102,7 @@ TEST(OddModels, FailedGenerationPrintsResultsSoFar) {
   EXPECT_THAT(text.err, HasSubstr(result["error"].get<std::string>()));
 }
 
-TEST(OddModels, NamesIgnoredKeysAndTensors) {
+TEST(OddModels, WarningNamesIgnoredKeysAndTensors) {
   models::SyntheticModel model = model_with_tokenizer();
   const auto keys = model.keys;
   model.keys = [&](test::GgufWriter& writer) {
@@ -129,7 +130,7 @@ TEST(OddModels, NamesIgnoredKeysAndTensors) {
   EXPECT_EQ(json["ignored_tensors"], nlohmann::json({"v."}));
 }
 
-TEST(OddModels, WarnsOfAnUnnamedPretokenizer) {
+TEST(OddModels, WarnsIfPretokenizerIsNotNamed) {
   models::SyntheticModel model;
   model.h.vocab = 256;
   model.keys = [](test::GgufWriter& writer) {
@@ -148,7 +149,7 @@ TEST(OddModels, WarnsOfAnUnnamedPretokenizer) {
   }
 }
 
-/// A model with a tokenizer of this kind; "": without a tokenizer.
+/// A model with a tokenizer of this kind. If `kind` is "", the model has no tokenizer.
 models::SyntheticModel model_with_other_tokenizer(const std::string& kind) {
   models::SyntheticModel model;
   model.keys = [kind](test::GgufWriter& writer) {
@@ -188,7 +189,7 @@ TEST(OddModels, WarnsOfADamagedTokenizer) {
   EXPECT_EQ(run({"run", "-m", other, "--prompt-tokens", "1,2", "-n", "5", "--output", "json"}).err, "");
 }
 
-TEST(OddModels, EndTokenComesFromFileWithoutTokenizer) {
+TEST(OddModels, ModelWithoutTokenizerTakesEndTokenFromFile) {
   models::SyntheticModel model = model_with_other_tokenizer("rwkv");
   const std::vector<std::string> args{"-n", "40", "--temp", "0", "--prompt-tokens", "1,2", "--output", "json"};
   const auto generated = [&](const std::string& path) {

@@ -1,4 +1,4 @@
-// Parts of the program that can be tested without a process: flags, tables and the error measure.
+// Functions of the program that can be tested without a process: parsers of flags, tables, and the error measure.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ TEST(ParseNumber, AcceptsDecimalNumbersInRange) {
   }
 }
 
-TEST(ParseSeed, AcceptsAll64Bits) {
+TEST(ParseSeed, AcceptsAnyUnsigned64BitNumber) {
   EXPECT_EQ(parse_seed("--seed", "18446744073709551615"), std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(parse_seed("--seed", "010"), 10u);
   for (const char* text : {"", "-1", "18446744073709551616", "0x10", "1.0"}) {
@@ -75,7 +75,7 @@ TEST(DescribeCurrent, AddsARemedyToSystemErrors) {
   EXPECT_NE(described(7), "");
 }
 
-TEST(RequireThreads, StartsAllThreads) {
+TEST(RequireThreads, AcceptsZeroAndFiftyThreads) {
   EXPECT_NO_THROW(require_threads(0));
   EXPECT_NO_THROW(require_threads(50));
 }
@@ -87,7 +87,7 @@ TEST(Table, AlignsWordsLeftAndNumbersRight) {
             "bcdef  10  y\n");
 }
 
-TEST(NormalisedError, IsZeroForEqualAndOneForZeros) {
+TEST(NormalisedError, IsZeroForEqualValuesAndOneForZeros) {
   std::vector<float> a{3, 4}, zero{0, 0}, half{3, 3};
   EXPECT_EQ(normalised_error(a, a), 0.0);
   EXPECT_EQ(normalised_error(a, zero), 1.0);

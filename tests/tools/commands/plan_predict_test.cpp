@@ -1,5 +1,5 @@
-// shoal plan with --machine, --recommend, --tensor-split auto and --fit. The machines are described in files, so
-// predictions are exact and the same everywhere.
+// Tests of shoal plan with --machine, --recommend, --tensor-split auto and --fit. Files describe the machines, so every
+// machine that runs the tests gets the same predictions.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,8 +22,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// Description of two devices with `memory` bytes each and this latency of collectives. The second device is three
-/// times as fast as the first.
+/// Description of two devices with `memory` bytes each. A collective has `latency` seconds of latency. The second
+/// device has three times the speed of the first device.
 std::string two_devices(const std::string& name, double latency, double memory = 64e9) {
   return fmt::format(
       R"({{"version": 1, "name": "two", "devices": [
@@ -43,7 +43,7 @@ json plan_json(std::vector<std::string> args) {
 
 class PlanPredict : public ::testing::Test {
  protected:
-  // Hides the saved probe of the machine that runs the tests.
+  // Hides the saved measurements of the machine that runs the tests.
   void SetUp() override { setenv("SHOAL_MACHINE_FILE", test::temporary("no_such_machine.json").c_str(), 1); }
   void TearDown() override { unsetenv("SHOAL_MACHINE_FILE"); }
 
@@ -51,7 +51,7 @@ class PlanPredict : public ::testing::Test {
       slow_{"plan_slow.json", two_devices("CPU", 1e-2)};
 };
 
-TEST_F(PlanPredict, NamesTheProbeCommand) {
+TEST_F(PlanPredict, SuggestsTheProbeCommand) {
   const Finished text = run({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "-t", "1"});
   EXPECT_EQ(text.code, 0);
   EXPECT_THAT(text.out, HasSubstr("no prediction of speed: run `shoal probe --devices CPU0,CPU1 -t 1` first"));
@@ -61,7 +61,7 @@ TEST_F(PlanPredict, NamesTheProbeCommand) {
   EXPECT_FALSE(plan.contains("candidates"));
 }
 
-TEST_F(PlanPredict, PredictsForADescribedMachine) {
+TEST_F(PlanPredict, PredictsSpeedOfADescribedMachine) {
   const json plan =
       plan_json({"-dev", "CPU0,CPU1", "--machine", fast_.path, "-ts", "1,3", "-p", "64", "-n", "8", "-d", "16"});
   const json& prediction = plan["prediction"];
@@ -98,7 +98,7 @@ TEST_F(PlanPredict, JsonHasUnitsAndSplitKeys) {
   EXPECT_EQ(plan_json({"-dev", "CPU0"})["units"], (json{{"query_heads", 4}, {"feed_forward", 24}, {"vocabulary", 32}}));
 }
 
-/// 8 of 32 experts are used per token. The experts are narrow: each has 3 units of columns.
+/// The model uses 8 of its 32 experts for each token. Each expert has only 768 columns, which are three blocks of Q4_K.
 class PlanExperts : public PlanPredict {
  protected:
   void SetUp() override {
@@ -115,7 +115,7 @@ class PlanExperts : public PlanPredict {
   const TemporaryFile file_{"plan_experts.gguf"};
 };
 
-TEST_F(PlanExperts, ReportsSplitAndReason) {
+TEST_F(PlanExperts, ReportsExpertSplitAndReason) {
   const auto experts = [&](std::vector<std::string> args) { return json::parse(plan(args, "json").out)["experts"]; };
   EXPECT_EQ(experts({"-dev", "CPU0,CPU1", "--expert-split", "inside"}), (json{{"split", "inside"}}));
   EXPECT_EQ(experts({"-dev", "CPU0,CPU1", "--expert-split", "whole"}), (json{{"split", "whole"}}));
@@ -131,7 +131,7 @@ TEST_F(PlanExperts, ReportsSplitAndReason) {
                     HasSubstr("blk.0.ffn_down_exps.weight   q4_K  [768, 256, 32]       split 2 [16:{0} 16:{1}]")));
   EXPECT_THAT(
       plan({"-dev", "CPU0,CPU1", "-ts", "1,3"}, "text").out,
-      AllOf(HasSubstr("routed experts "), HasSubstr("; their products take "), HasSubstr(" for a token (inside ")));
+      AllOf(HasSubstr("routed experts "), HasSubstr("; their products take "), HasSubstr(" for a token (inside: ")));
 }
 
 TEST_F(PlanPredict, ReportsLatentSplitAndReason) {
@@ -147,7 +147,7 @@ TEST_F(PlanPredict, ReportsLatentSplitAndReason) {
   EXPECT_EQ(latent({"-dev", "CPU0,CPU1", "--latent-split", "mirrored"}), (json{{"split", "mirrored"}, {"parts", 1}}));
   EXPECT_TRUE(latent({"-dev", "CPU0", "--latent-split", "rows"}).is_null());
   const json chosen = latent({"-dev", "CPU0,CPU1"});
-  EXPECT_EQ(chosen["rows"], 32) << "half of the context";
+  EXPECT_EQ(chosen["rows"], 32) << "each device has half of the rows of the context";
   const double mirrored = chosen["mirrored_seconds"], rows = chosen["rows_seconds"];
   EXPECT_EQ(chosen["split"], rows < mirrored ? "rows" : "mirrored");
   EXPECT_GT(mirrored, 0);
@@ -158,7 +158,7 @@ TEST_F(PlanPredict, ReportsLatentSplitAndReason) {
   EXPECT_TRUE(plan_json({"-dev", "CPU0,CPU1"})["latent_cache"].is_null());
 }
 
-TEST_F(PlanPredict, RecommendsOneOrBothDevices) {
+TEST_F(PlanPredict, RecommendsOneDeviceIfCollectivesAreSlow) {
   const json both = plan_json({"-dev", "CPU0,CPU1", "--machine", fast_.path, "--recommend"});
   EXPECT_EQ(both["recommended"]["device_list"], "CPU0,CPU1");
   EXPECT_EQ(both["recommended"]["split_mode"], "tensor");
@@ -185,11 +185,11 @@ TEST_F(PlanPredict, AutoChoosesTheFastestShares) {
     const json other = plan_json({"-dev", "CPU0,CPU1", "--machine", fast_.path, "-ts", ratio});
     EXPECT_LE(other["prediction"]["generation"]["tokens_per_second"].get<double>(), rate * 1.01) << ratio;
   }
-  // With one device, there is nothing to choose.
+  // With one device, there are no shares to choose, so no message is printed.
   EXPECT_EQ(run({"plan", "-m", kModel, "-ts", "auto", "--machine", fast_.path, "-dev", "CPU0"}).err, "");
 }
 
-TEST_F(PlanPredict, AutoOptimisesTheRequestedWork) {
+TEST_F(PlanPredict, AutoSharesOptimiseTheRequestedObjective) {
   const auto chosen = [&](const std::string& objective, const std::string& tokens) {
     return run({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "--machine", fast_.path, "-ts", "auto", "-p", tokens, "-n",
                 "8", "-d", "300", "--objective", objective, "--output", "json"});
@@ -247,7 +247,7 @@ TEST_F(PlanPredict, SimulatesOtherMachines) {
 /// Flags that place a part of the model on the host, which is CPU0 in these tests.
 const std::vector<std::vector<std::string>> kOnHost{{"-ngl", "2"}, {"-nkvo"}, {"-ot", "ffn_up=CPU"}};
 
-TEST_F(PlanPredict, HostFlagsNeedFiguresOfTheHost) {
+TEST_F(PlanPredict, HostFlagsNeedMeasurementsOfTheHost) {
   for (const auto& option : kOnHost) {
     const auto plan_with = [&](std::vector<std::string> args) {
       args.insert(args.end(), option.begin(), option.end());
@@ -274,7 +274,7 @@ TEST_F(PlanPredict, HostFlagsNeedFiguresOfTheHost) {
   }
 }
 
-TEST_F(PlanPredict, ChoosesSharesWithAHostPart) {
+TEST_F(PlanPredict, ChoosesSharesWithLayersOnHost) {
   const TemporaryFile probed("plan_probed.json");
   setenv("SHOAL_MACHINE_FILE", probed.path.c_str(), 1);
   const std::vector<std::string> args{"-m",  kModel, "-dev", "CPU1,CPU2", "-t",       "1",
@@ -285,14 +285,14 @@ TEST_F(PlanPredict, ChoosesSharesWithAHostPart) {
   const Finished ran = run(running);
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.err, AllOf(HasSubstr("measuring 3 device(s)"), HasSubstr("tensor split ")));
-  // The second run uses the saved figures.
+  // The second command uses the saved measurements.
   const Finished again = run(planning);
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_THAT(again.err, Not(HasSubstr("measuring")));
   EXPECT_FALSE(json::parse(again.out)["prediction"].is_null());
 }
 
-TEST_F(PlanPredict, FitShrinksTheContext) {
+TEST_F(PlanPredict, FitFlagShrinksContext) {
   const TemporaryFile small("plan_small.json", two_devices("SMALL.", 1e-7, 12e6));
   const auto fitted = [&](std::vector<std::string> more, int64_t tokens = 4096) {
     std::vector<std::string> args{
@@ -310,7 +310,7 @@ TEST_F(PlanPredict, FitShrinksTheContext) {
   EXPECT_GE(context, 128);
   EXPECT_LT(context, 4096);
   EXPECT_THAT(on.err, HasSubstr(fmt::format("shoal: context {} instead of 4096", context)));
-  // A context with 32 more tokens does not fit, unless --fit stopped below the limit.
+  // The context that --fit found is the largest: a context with 32 more tokens does not fit.
   EXPECT_EQ(json::parse(fitted({}, context + 32).out)["fits"], false);
   const Finished off = fitted({"-fit", "off", "-fitc", "128", "-fitt", "0"});
   EXPECT_EQ(json::parse(off.out)["context"], 4096);
@@ -320,7 +320,7 @@ TEST_F(PlanPredict, FitShrinksTheContext) {
   EXPECT_EQ(fitted({"--fit", "maybe"}).code, 2);
 }
 
-TEST_F(PlanPredict, FitChangesNothingIfEverythingFits) {
+TEST_F(PlanPredict, FitFlagChangesNothingIfContextFits) {
   const Finished ran =
       run({"run", "-m", kModel, "-p", "In", "-n", "1", "--fit", "on", "--fit-target", "0", "--output", "json"});
   EXPECT_EQ(ran.code, 0);
@@ -338,7 +338,7 @@ TEST_F(PlanPredict, RecommendReportsRemediesIfNothingFits) {
   EXPECT_GE(plan["remedies"]["more_devices"]["count"].get<int>(), 1);
 }
 
-/// Checks that the contexts in remedies fit, by planning with these contexts.
+/// Checks the context sizes that remedies suggest. The tests run shoal plan with each suggested context.
 class PlanRemedies : public PlanPredict {
  protected:
   PlanRemedies() { HollowModel(8, 1024, 4096, 16, 8, 8192).write(model_.path); }
@@ -359,7 +359,7 @@ class PlanRemedies : public PlanPredict {
     EXPECT_EQ(finished.code, 0) << more << ": " << finished.err;
     return json::parse(finished.out, nullptr, false);
   }
-  /// Replaces flags of the command by `options`, as a user who follows the remedy would.
+  /// Applies a remedy: each flag in `options` replaces the flag with the same name in `command`.
   static std::string changed(const std::string& command, const std::string& options) {
     std::string text = options;
     std::istringstream words(command);
@@ -380,7 +380,7 @@ class PlanRemedies : public PlanPredict {
     EXPECT_EQ(planned(machine, changed(command, options))["fits"], true) << command << " with " << options;
     const std::string more = changed(command, longer(options, context, context + 32));
     EXPECT_EQ(planned(machine, more)["fits"], false) << more;
-    // No other use of the devices allows a larger context.
+    // In both split modes, a context that is 2.5 % larger does not fit.
     const int64_t most = context + context / 40;
     const std::string cache = name == "context" ? "" : " -ctk q8_0 -ctv q8_0";
     for (const char* mode : {"tensor", "layer"}) {
@@ -419,7 +419,7 @@ TEST_F(PlanRemedies, AutoSuggestsContextsThatFit) {
   EXPECT_EQ(planned(uneven.path, changed("-c 65536 -ts auto", options))["fits"], true) << options;
 }
 
-TEST_F(PlanPredict, ObjectivesNeedMatchingWork) {
+TEST_F(PlanPredict, ObjectiveNeedsTokensOfItsPhase) {
   const auto expect = [&](std::vector<std::string> args, const std::string& message) {
     args.insert(args.begin(), {"plan", "-m", kModel, "-dev", "CPU0,CPU1", "--machine", fast_.path});
     const Finished ended = run(args);
@@ -437,7 +437,7 @@ TEST_F(PlanPredict, ObjectivesNeedMatchingWork) {
   expect({"-n", "0", "-p", "16", "--recommend"}, "");
   expect({"-n", "0", "--objective", "mix", "-ts", "auto"}, "the objective mix needs a prompt and tokens to generate");
   expect({"-n", "0", "--objective", "prompt", "-ts", "auto", "-p", "16"}, "");
-  expect({"-n", "0", "-p", "16"}, "");  // shares are not searched
+  expect({"-n", "0", "-p", "16"}, "");  // the command does not search for shares
 }
 
 TEST_F(PlanPredict, RejectsInvalidRequests) {

@@ -1,4 +1,4 @@
-// shoal probe: its output, the saved figures, and files that it does not change.
+// Tests of shoal probe: the output, the saved measurements, and failures that do not change the file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-/// A fixture in which shoal uses a machine file of the test.
+/// In this fixture, shoal uses a temporary machine file.
 class ProbeCommand : public ::testing::Test {
  protected:
   void SetUp() override { setenv("SHOAL_MACHINE_FILE", file_.path.c_str(), 1); }
@@ -36,7 +36,7 @@ class ProbeCommand : public ::testing::Test {
     return text.starts_with("shoal: warning: device measurements may be wrong, because ") &&
            text.ends_with(" on an idle machine\n") && std::count(text.begin(), text.end(), '\n') == 1;
   }
-  /// Marks all figures in the file as measured under this disturbance.
+  /// Sets the disturbance of all measurements in the file.
   void set_disturbance(const std::string& what) const {
     json all = json::parse(text());
     for (json& entry : all["machines"]) entry["machine"]["disturbance"] = what;
@@ -58,14 +58,14 @@ TEST_F(ProbeCommand, MeasuresOnceAndNamesTheFile) {
 
   const Finished again = probe({"--dtypes", "q8_0"});
   ASSERT_EQ(again.code, 0) << again.err;
-  EXPECT_THAT(again.out, HasSubstr("kept in " + file_.path + "; --force measures again"));
+  EXPECT_THAT(again.out, HasSubstr("saved in " + file_.path + "; --force measures again"));
   EXPECT_EQ(text(), kept);
 
   const Finished one = run({"probe", "--devices", "CPU1", "-t", "1", "--dtypes", "Q8_0"}, {.cpu_devices = "2"});
-  EXPECT_THAT(one.out, HasSubstr("kept in")) << "CPU1 is one of the measured devices";
+  EXPECT_THAT(one.out, HasSubstr("; --force measures again")) << "CPU1 is one of the measured devices";
 }
 
-TEST_F(ProbeCommand, MeasuresAgainIfFiguresAreMissing) {
+TEST_F(ProbeCommand, MeasuresAgainIfMeasurementsAreMissing) {
   ASSERT_EQ(probe({"--dtypes", "q8_0"}).code, 0);
   const std::string kept = text();
   EXPECT_THAT(probe({"--dtypes", "q4_0,q8_0"}).out, HasSubstr("saved in"));
@@ -73,7 +73,7 @@ TEST_F(ProbeCommand, MeasuresAgainIfFiguresAreMissing) {
   EXPECT_THAT(probe({"--dtypes", "q4_0", "--force"}).out, HasSubstr("saved in"));
   EXPECT_THAT(run({"probe", "--quick", "--devices", "CPU0", "-t", "2", "--dtypes", "q4_0"}, {.cpu_devices = "2"}).out,
               HasSubstr("saved in"))
-      << "another number of threads";
+      << "the saved measurements have another number of threads";
 }
 
 TEST_F(ProbeCommand, PrintsJson) {
@@ -123,21 +123,21 @@ TEST_F(ProbeCommand, RejectsAFolderAsMachineFile) {
   setenv("SHOAL_MACHINE_FILE", test::temporary("").c_str(), 1);
   const Finished done = probe({"--dtypes", "q8_0"});
   EXPECT_EQ(done.code, 1);
-  EXPECT_THAT(done.err, HasSubstr("is not a regular file; set SHOAL_MACHINE_FILE to one"));
+  EXPECT_THAT(done.err, HasSubstr("is not a regular file; set SHOAL_MACHINE_FILE to a regular file"));
   EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1);
 }
 
-TEST_F(ProbeCommand, UsesTheLatestFigures) {
+TEST_F(ProbeCommand, UsesTheLatestMeasurements) {
   const std::vector<std::string> args{"probe", "--devices", "CPU0", "-t", "1", "--dtypes", "q8_0"};
   ASSERT_EQ(run(args, {.cpu_devices = "2"}).code, 0);
   ASSERT_EQ(probe({"--dtypes", "q8_0,q4_0"}).code, 0);
   const json machines = json::parse(text())["machines"];
   ASSERT_EQ(machines.size(), 2u);
   const std::string latest = machines[0]["measured"];
-  EXPECT_THAT(run(args, {.cpu_devices = "2"}).out, HasSubstr("measured " + latest + ", kept in"));
+  EXPECT_THAT(run(args, {.cpu_devices = "2"}).out, HasSubstr("measured " + latest + ", saved in"));
 }
 
-TEST_F(ProbeCommand, WarnsOfDisturbedFigures) {
+TEST_F(ProbeCommand, WarnsOfDisturbedMeasurements) {
   ASSERT_EQ(probe({"--dtypes", "q8_0,f32"}).code, 0);
   set_disturbance("other programs kept 1.4 cores busy");
   const std::string begin =
@@ -145,7 +145,7 @@ TEST_F(ProbeCommand, WarnsOfDisturbedFigures) {
       "measurement; run ";
   const Finished shown = probe({"--dtypes", "q8_0"});
   EXPECT_EQ(shown.err, begin + "`shoal probe --force` on an idle machine\n");
-  EXPECT_THAT(shown.out, HasSubstr("kept in"));
+  EXPECT_THAT(shown.out, HasSubstr("; --force measures again"));
 
   const std::vector<std::string> plan{"plan", "-m", kModel, "--devices", "CPU0,CPU1", "-t", "1"};
   const std::string warning = begin + "`shoal probe --force --devices CPU0,CPU1 -t 1` on an idle machine\n";
@@ -161,10 +161,11 @@ TEST_F(ProbeCommand, WarnsOfDisturbedFigures) {
   EXPECT_EQ(run(plan, {.cpu_devices = "2"}).err, "");
 }
 
-TEST_F(ProbeCommand, InterruptKeepsTheFile) {
+TEST_F(ProbeCommand, InterruptLeavesMachineFileUnchanged) {
   ASSERT_EQ(probe({"--dtypes", "q8_0"}).code, 0);
   const std::string kept = text();
-  // Measuring the slow devices would take many minutes. The program finishes a series that it has begun.
+  // A probe of the slow devices would take many minutes. After the signal, the program finishes the current series of
+  // measurements.
   setenv("SHOAL_CPU_SLOWDOWN", "20", 1);
   const Finished done = run_interrupted(
       {"probe", "--force", "--devices", "CPU0,CPU1,CPU2,CPU3"}, SIGINT, [](const Finished&) { return true; },

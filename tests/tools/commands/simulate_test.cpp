@@ -1,4 +1,4 @@
-// shoal simulate, run as a process.
+// Tests of shoal simulate in a child process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,14 +60,14 @@ struct Simulate : testing::Test {
   inline static std::string small_, large_;
 };
 
-TEST_F(Simulate, PrintsTheTableOfBench) {
+TEST_F(Simulate, PrintsTheSameTableAsBench) {
   const Finished finished = run({"simulate", "-m", small_, "--machine", "H200x2-nvlink"});
   EXPECT_EQ(finished.code, 0) << finished.err;
   EXPECT_EQ(finished.err, "");
   EXPECT_THAT(finished.out, AllOf(HasSubstr("| llama 8.0B"), HasSubstr("| t/s (simulated) |"), HasSubstr("pp512 |"),
                                   HasSubstr("tg128 |"), HasSubstr("| H200.0,H200.1 | even |")));
   EXPECT_THAT(finished.out, HasSubstr("simulated: H200x2-nvlink4, not measured"));
-  EXPECT_THAT(finished.out, Not(HasSubstr("±"))) << "a simulation has no deviation";
+  EXPECT_THAT(finished.out, Not(HasSubstr("±"))) << "simulated results have no standard deviation";
 }
 
 TEST_F(Simulate, MarksEveryRowAsSimulated) {
@@ -117,8 +117,8 @@ TEST_F(Simulate, ReportsSetupsThatDoNotFit) {
   EXPECT_TRUE(all[0]["avg_ts"].is_null());
   EXPECT_TRUE(all[0]["speed_up"].is_null());
   EXPECT_TRUE(all[0]["part_collectives"].is_null() && all[0]["part_waiting"].is_null());
-  EXPECT_TRUE(all[1]["fits"]) << "two have 48 GB";
-  EXPECT_EQ(all[1]["speed_up"], 1.0) << "relative to the first setup that fits";
+  EXPECT_TRUE(all[1]["fits"]) << "two devices have 48 GB";
+  EXPECT_EQ(all[1]["speed_up"], 1.0) << "the speed-up is relative to the first setup that fits";
   EXPECT_GT(all[2]["speed_up"], 1.0);
   std::vector<std::string> text = args;
   text.insert(text.begin(), "simulate");
@@ -131,7 +131,7 @@ TEST_F(Simulate, ReportsSetupsThatDoNotFit) {
   EXPECT_FALSE(rows(long_context)[0]["fits"]) << "the cache takes the remaining memory";
 }
 
-/// The line below the table that reports a setup that does not fit.
+/// The message below the table about a setup that does not fit; "" if all setups fit.
 std::string remedy(std::vector<std::string> args) {
   args.insert(args.begin(), "simulate");
   const Finished finished = run(args);
@@ -224,7 +224,7 @@ TEST_F(Simulate, WarnsOfSplitFlagsWithoutEffect) {
             "shoal: warning: --latent-split rows has no effect: no devices act as one\n");
 }
 
-TEST_F(Simulate, TablesAlign) {
+TEST_F(Simulate, TableColumnsAlign) {
   for (const std::vector<std::string>& more : {std::vector<std::string>{"-ts", "auto"},
                                                {"-ts", "0.505986219,0.494013781;auto;3,1", "--device-counts", "2"},
                                                {"-p", "1000000", "-n", "1000000", "-d", "1000000"}}) {
@@ -273,7 +273,7 @@ TEST_F(Simulate, SupportsUnevenAndAutoShares) {
   EXPECT_NE(found["tensor_split"], "");
 }
 
-TEST_F(Simulate, ReportsLayersOnDevices) {
+TEST_F(Simulate, ReportsNumberOfGpuLayers) {
   const std::vector<std::string> args{"-m", small_, "--machine", "RTX4090+EPYC9654", "-p", "0", "-ngl", "20"};
   EXPECT_EQ(rows(args)[0]["n_gpu_layers"], 20);
   EXPECT_EQ(rows({"-m", small_, "--machine", "RTX4090", "-p", "0"})[0]["n_gpu_layers"], -1);
@@ -292,10 +292,10 @@ TEST_F(Simulate, ReadsMachinesFromFiles) {
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0]["devices"], "CPU0") << "the CPU of the described machine";
   EXPECT_EQ(all[0]["simulated"], "mine");
-  // 4.6 GB of weights are read at 0.8 x 50 GB/s.
+  // Each token reads 4.6 GB of weights at 0.8 x 50 GB/s.
   EXPECT_NEAR(all[0]["avg_ts"].get<double>(), 8.5, 1);
   EXPECT_GT(all[1]["avg_ts"], 5 * all[0]["avg_ts"].get<double>());
-  // The file contains no descriptions, so the names of the devices are shown.
+  // The file contains no descriptions of devices, so the rows contain the device names.
   EXPECT_EQ(all[1]["cpu_info"], "simulated CPU0, 59.6 GiB");
   EXPECT_EQ(all[1]["gpu_info"], "simulated BOX, 14.9 GiB");
   EXPECT_EQ(rows({"-m", small_, "--machine", "L4", "-p", "0"})[0]["gpu_info"], "simulated L4, 22.0 GiB");
@@ -303,13 +303,13 @@ TEST_F(Simulate, ReadsMachinesFromFiles) {
 
 TEST_F(Simulate, RejectsInvalidRequests) {
   refuses({"-m", small_}, HasSubstr("--machine is required"));
-  refuses({"-m", small_, "--machine", "H900"}, HasSubstr("'H900' is not one of the GPUs H200"));
+  refuses({"-m", small_, "--machine", "H900"}, HasSubstr("unknown GPU 'H900'; GPUs: H200"));
   refuses({"-m", small_, "--machine", "nothing.json"},
           HasSubstr("nothing.json: cannot open the description of a machine: No such file"));
   const TemporaryFile empty("empty.json", "");
-  refuses({"-m", small_, "--machine", empty.path}, HasSubstr("empty.json: is empty; name a JSON file"));
+  refuses({"-m", small_, "--machine", empty.path}, HasSubstr("empty.json: is empty; use a JSON file"));
   refuses({"-m", small_, "--machine", "/"},
-          HasSubstr("/: is a directory, not a description of a machine; name a JSON file"));
+          HasSubstr("/: is a directory, not a description of a machine; use a JSON file"));
   refuses({"-m", small_, "--machine", "H200x2", "--device-counts", "4"},
           HasSubstr("--device-counts 4: machine H200x2-nvlink4 has only 2 device(s)"));
   refuses({"-m", small_, "--machine", "H200x2", "--device-counts", "0"}, HasSubstr("--device-counts"));
@@ -335,8 +335,8 @@ TEST_F(Simulate, SimulatesHostsWithANetwork) {
   EXPECT_EQ(slow["memory"][7]["device"], "1:H100.3");
   const json one = of("H100.0,H100.1,H100.2,H100.3", "tensor", "1gbit,100us");
   EXPECT_GT(rate(fast), rate(one));
-  EXPECT_LT(rate(slow), rate(one) / 4) << "160 collectives of 100 us and more";
-  // Each token is sent to the other host once and back, and each message takes 100 us.
+  EXPECT_LT(rate(slow), rate(one) / 4) << "160 collectives take at least 100 us each";
+  // Each token needs three messages between the hosts, and each message takes 100 us.
   const json layers = of("@0,@1", "layer", "1gbit,100us"), near = of("@0,@1", "layer", "1gbit,0.001us");
   EXPECT_GT(rate(layers), 0.9 * rate(one));
   const double more = 1e6 / rate(layers) - 1e6 / rate(near);

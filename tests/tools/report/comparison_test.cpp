@@ -13,7 +13,7 @@ using testing::HasSubstr;
 constexpr const char* kModel = SHOAL_SOURCE_DIR "/data/models/tiny-kjv-5m-q8_0.gguf";
 constexpr int32_t kTokens[] = {1, 20, 30, 40, 50, 60};
 
-/// Compares on two devices with `bytes` of memory each. Returns the error, or "" if the memory suffices.
+/// Runs the comparison on two devices with `bytes` of memory each. Returns the error, or "" if the memory suffices.
 std::string try_with(size_t bytes) {
   const test::CpuConfiguration configuration("devices=2,threads=1,memory=" + std::to_string(bytes));
   try {
@@ -26,7 +26,8 @@ std::string try_with(size_t bytes) {
   }
 }
 
-// The computed memory suffices, and it is hardly larger than the memory really needed.
+// The test searches for the least memory with which the comparison succeeds. With less memory, the check before loading
+// fails.
 TEST(Comparison, ChecksMemoryBeforeLoading) {
   size_t too_little = 1U << 20, enough = 64U << 20;
   ASSERT_EQ(try_with(enough), "");
@@ -35,8 +36,9 @@ TEST(Comparison, ChecksMemoryBeforeLoading) {
     const std::string what = try_with(middle);
     (what.empty() ? enough : too_little) = middle;
     if (!what.empty()) {
-      EXPECT_THAT(what, HasSubstr("CPU0 needs ")) << "not found before the run, with " << middle;
-      EXPECT_THAT(what, HasSubstr("because it also holds the whole model"));
+      EXPECT_THAT(what, HasSubstr("CPU0 needs "))
+          << "the check must fail before the run if the number of bytes is " << middle;
+      EXPECT_THAT(what, HasSubstr("(this device also holds the whole model)"));
     }
   }
 }

@@ -1,4 +1,4 @@
-// Predictions in the text of shoal plan, and the sections of a plan that it prints.
+// Tests of the text of shoal plan: predictions, and the selection of printed sections.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,8 +41,8 @@ class PlanText : public ::testing::Test {
   const TemporaryFile model_{"plan-70b.gguf"};
 };
 
-TEST_F(PlanText, ShowsHostTime) {
-  // In the catalogue, a run of a graph takes 60 us of host time.
+TEST_F(PlanText, PrintsHostTime) {
+  // In the catalogue of machines, each run of a graph takes 60 us of host time.
   const auto lines = lines_of(plan({"-p", "0", "-dev", "H200.0"}));
   const auto row = std::find_if(lines.begin(), lines.end(),
                                 [](const std::string& line) { return line.starts_with("  of a token"); }) +

@@ -125,7 +125,7 @@ TEST(WriteTrace, UnwritableFileIsAnError) {
   }
 }
 
-TEST(WriteTrace, CheckingTheFileNeitherCreatesNorChangesIt) {
+TEST(WriteTrace, RequireWritableLeavesFilesUnchanged) {
   const TemporaryFile file("checked.json");
   require_writable(file.path);
   EXPECT_FALSE(file.exists());
@@ -153,14 +153,14 @@ TEST(TraceFlag, WritesTraceAndRethrowsFailures) {
 
 // --- traces of whole program runs
 
-/// The plan of one token. The rows of all devices must show its steps.
+/// The plan of one token. In the trace, the rows of all devices must contain the steps of this plan.
 json plan_of(const std::string& devices) {
   const Finished plan = run({"plan", "-m", kModel, "--devices", devices, "--output", "json"});
   EXPECT_EQ(plan.code, 0) << plan.err;
   return json::parse(plan.out);
 }
 
-TEST(TraceProgram, RejectsAnEmptyName) {
+TEST(TraceProgram, RejectsEmptyFileName) {
   for (const std::vector<std::string>& args : {std::vector<std::string>{"run", "-p", "In"}, {"bench"}}) {
     std::vector<std::string> all = args;
     all.insert(all.end(), {"-m", "none.gguf", "--trace", ""});
@@ -223,11 +223,11 @@ TEST(TraceProgram, BenchTraceHasEveryRun) {
   std::set<std::string> names;
   for (const Span& span : rows.at("bench")) names.insert(span.name);
   EXPECT_THAT(names, ElementsAre("pp8 run 1", "pp8 run 2", "pp8 warm-up", "tg3 run 1", "tg3 run 2", "tg3 warm-up"));
-  EXPECT_EQ(rows.at("bench").size(), 12U) << "for two lists of devices";
-  EXPECT_GT(count(rows.at("CPU0"), "nodes 0-"), 0) << "as a single device";
-  EXPECT_GT(count(rows.at("CPU0"), "step 0: nodes 0-"), 0) << "as one rank of two";
+  EXPECT_EQ(rows.at("bench").size(), 12U) << "six spans for each of two lists of devices";
+  EXPECT_GT(count(rows.at("CPU0"), "nodes 0-"), 0) << "spans of CPU0 as a single device";
+  EXPECT_GT(count(rows.at("CPU0"), "step 0: nodes 0-"), 0) << "spans of CPU0 as one of two ranks";
   EXPECT_GT(count(rows.at("CPU1"), "all_reduce "), 0);
-  EXPECT_EQ(rows.size(), 4U) << "consecutive sessions share the rows";
+  EXPECT_EQ(rows.size(), 4U) << "consecutive sessions use the same rows";
 }
 
 TEST(TraceProgram, ChecksTheFileBeforeLoading) {

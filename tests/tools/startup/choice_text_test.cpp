@@ -37,7 +37,7 @@ TEST(RemediesText, IsOneSentence) {
   EXPECT_THAT(remedies_text(remedies), HasSubstr("; or 1 more device like CPU0 (-ts auto -sm layer)"));
 }
 
-TEST(RemediesText, NamesEveryFlagForAContext) {
+TEST(RemediesText, NamesAllFlagsOfASuggestedContext) {
   Remedies remedies;
   remedies.asked = {models::cpu_groups({1})};
   remedies.context = with_context(remedies.asked, 256);
@@ -56,14 +56,14 @@ TEST(RemediesText, NamesEveryFlagForAContext) {
   EXPECT_THAT(remedies_text(remedies), HasSubstr("a context of 64 with a q8_0 cache (-c 64 -ctk q8_0 -ctv q8_0 -dev "));
 }
 
-TEST(RemediesText, NamesEvenSharesIfOtherSharesWereRequested) {
+TEST(RemediesText, NamesEqualSharesIfUnequalSharesWereRequested) {
   const Choice asked{models::cpu_groups({2}), SplitMode::kTensor, {3, 1}}, even{models::cpu_groups({2})};
   EXPECT_EQ(change_options(asked, even), " -ts 1,1");
   EXPECT_EQ(change_options(even, asked), " -ts 3,1");
   EXPECT_EQ(change_options(asked, asked), "");
 }
 
-TEST(RemediesText, BitsHaveEnoughDigitsToDiffer) {
+TEST(RemediesText, BitsPerWeightHaveEnoughDigitsToDiffer) {
   const auto text = [](double fit, double bits, std::vector<double> shares = {}) {
     Remedies remedies;
     remedies.asked = remedies.bits_choice = {models::cpu_groups({2})};

@@ -1,4 +1,4 @@
-// The context without -c is as large as memory allows, and unused cache rows take no memory.
+// Without -c, the context is as large as the memory allows. Unused cache rows take no memory.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// A model file with a trained context whose cache has `bytes`: keys and values of 2 layers, 2 heads of 16 f16 numbers.
+/// Writes a model file. For the trained context, the cache takes `bytes`: keys and values of 2 layers, each with 2
+/// heads of 16 f16 values.
 std::string model_trained_for(int64_t bytes) {
   models::SyntheticModel model;
   model.h.context = bytes / (2 * 2 * 2 * 16 * 2);
@@ -38,7 +39,7 @@ Finished run_of(const std::string& model, const std::vector<std::string>& more) 
   return run(args);
 }
 
-/// Bytes of a cache for the maximum number of tokens in a model. No machine has as much memory.
+/// Bytes of the cache for the largest context that a model can have. No machine has so much memory.
 constexpr int64_t kTooMuch = int64_t{256} * ((int64_t{1} << 30) - 1);
 
 TEST(Context, ShrinksToFitByDefault) {
@@ -66,7 +67,7 @@ TEST(Context, ExplicitContextIsNotChanged) {
   EXPECT_EQ(possible.err, "");
 }
 
-TEST(Context, ExplicitContextWithFitLimitShrinks) {
+TEST(Context, FitLimitShrinksExplicitContext) {
   const std::string model = model_trained_for(kTooMuch);
   const std::string most = fmt::format("{}", kTooMuch / 256);
   for (const std::vector<std::string>& limit :
@@ -82,7 +83,7 @@ TEST(Context, ExplicitContextWithFitLimitShrinks) {
   EXPECT_THAT(refused.err, HasSubstr("not even a context of 100 fits (--fit-ctx 100): CPU0 needs "));
 }
 
-TEST(Context, UsesTheMinimumIfTheMarginDoesNotFit) {
+TEST(Context, UsesMinimumContextIfMarginDoesNotFit) {
   const std::string model = model_trained_for(kTooMuch);
   const std::vector<std::string> margin{"--fit-target", "1000000000", "--fit-ctx", "100"};
   const Finished by_itself = run_of(model, margin);
@@ -92,7 +93,7 @@ TEST(Context, UsesTheMinimumIfTheMarginDoesNotFit) {
   const Finished asked_for = run_of(model, {"--fit", "on", "--fit-target", "1000000000", "--fit-ctx", "100"});
   EXPECT_EQ(asked_for.code, 1);
   EXPECT_THAT(asked_for.err, HasSubstr("not even a context of 100 fits (--fit-ctx 100): CPU0 needs "));
-  EXPECT_THAT(asked_for.err, HasSubstr("must keep 953.7 TiB free (--fit-target)"));
+  EXPECT_THAT(asked_for.err, HasSubstr("and 953.7 TiB of margin (--fit-target)"));
 }
 
 TEST(Context, AlwaysHoldsThePrompt) {
@@ -152,8 +153,8 @@ TEST(Context, LatentSplitIsChosenForTheFittedContext) {
   EXPECT_EQ(deployment.ways.rows, deployment.plan->size.context / 2);
 }
 
-/// Runs a prompt on a device with memory for a context of `room` tokens and 1000 bytes. Returns the error, or the
-/// context if there is no error.
+/// Starts up with a prompt of `prompt` tokens. The device has memory for a context of `room` tokens plus 1000 bytes.
+/// Returns the error, or the context if there is no error.
 std::string error_of_prompt(int64_t room, int64_t prompt, size_t margin, bool must_fit) {
   Request request{models::open_model(kModel)};
   tuning::Asked& asked = request.asked;
@@ -189,7 +190,7 @@ TEST(Context, TooLongPromptIsAnErrorBeforeLoading) {
 }
 
 /// The shares are searched again for the context that fits. The session runs on the devices of the final placement.
-TEST(Context, ShrinkingSearchesSharesAgain) {
+TEST(Context, SearchesSharesAgainForShrunkContext) {
   test::CpuConfiguration configuration{"devices=2,threads=1"};
   test::TemporaryFolder folder;
   machine::MachineModel described = machine::make_machine("H200x2-nvlink");

@@ -1,4 +1,4 @@
-// Start-up plans each graph once. The graphs that decide whether a model fits are also the graphs that run.
+// Start-up plans each graph once. The graphs of the memory check are also the graphs that run.
 #include "tools/startup/deployment.h"
 
 #include <fmt/format.h>
@@ -73,7 +73,7 @@ TEST_P(StartUp, PlansEachGraphOnceAndRunsIt) {
     asked.asked.free.context = fits_context;
     asked.asked.least_context = 1;
     Deployment deployment = resolve(std::move(asked));
-    EXPECT_EQ(builds, 5) << "for 1, 8, 16, 32 and 64 tokens";
+    EXPECT_EQ(builds, 5) << "one graph each for 1, 8, 16, 32 and 64 tokens";
     const auto step = planned(deployment.plan->step), prompt = planned(deployment.plan->prompts.front());
     load(deployment);
     start_session(deployment);
@@ -116,7 +116,7 @@ TEST_P(StartUp, ResultsEqualASessionWithItsOwnPlan) {
 }
 
 /// The devices come from a machine file and need not exist in this machine.
-TEST_P(StartUp, PlansForTheNamedMachine) {
+TEST_P(StartUp, PlansWithCostsOfTheNamedMachine) {
   test::TemporaryFolder folder;
   machine::MachineModel described = machine::make_machine("H200x3-nvlink");
   for (size_t d = 0; d < described.devices.size(); ++d) described.devices[d].name = fmt::format("CPU{}", d);

@@ -1,4 +1,4 @@
-// Devices of a plan for a described machine: devices of this machine with the same names, or else simulated devices.
+// A plan for a described machine uses the local devices with the described names. Missing devices are simulated.
 #include "tools/startup/machine_choice.h"
 
 #include <fmt/format.h>
@@ -56,7 +56,7 @@ TEST(MachineChoice, ProbeErrorNamesTheFlagIfMemoryIsShort) {
   options.quick = true;
   EXPECT_THAT([&] { probe_devices(devices, options); },
               testing::ThrowsMessage<OutOfMemory>(
-                  testing::EndsWith("free: free memory there, or do not probe the device (--devices)")));
+                  testing::EndsWith("free: release memory on the device, or do not probe it (--devices)")));
   cpu::configure("");
 }
 
@@ -70,7 +70,7 @@ TEST(MachineChoice, DescribedNamesAreCaseSensitive) {
   const json memory = memory_of({"cpu0", "CPU1"}, {});
   ASSERT_EQ(memory.size(), 2u);
   EXPECT_EQ(memory[0]["device"], "cpu0");
-  EXPECT_EQ(memory[0]["free"], kMemory) << "the described memory";
+  EXPECT_EQ(memory[0]["free"], kMemory) << "the memory comes from the description";
   EXPECT_EQ(memory[1]["device"], "CPU1");
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// A temporary folder for the file, and four CPU devices.
+/// Provides a temporary folder for the machine file, and four CPU devices.
 class MachineFile : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -33,7 +33,7 @@ class MachineFile : public ::testing::Test {
 
   std::span<Device* const> first(size_t count) const { return std::span(devices_).first(count); }
 
-  /// A measured machine with the first `count` devices. `bandwidth` identifies it.
+  /// A measured machine with the first `count` devices. The tests recognise the machine by its `bandwidth`.
   MachineModel machine(size_t count, double bandwidth, std::vector<std::string> dtypes = {"q4_0"}) const {
     MachineModel machine;
     machine.name = "local";
@@ -83,7 +83,7 @@ TEST_F(MachineFile, FindsSubsetOfMeasuredDevices) {
   EXPECT_TRUE(find_machine(last, 0));
 }
 
-TEST_F(MachineFile, DistinguishesHardware) {
+TEST_F(MachineFile, IgnoresMachinesWithOtherHardware) {
   save_machine(machine(2, 30e9));
   EXPECT_TRUE(find_machine(first(2), 1)) << "the default is one thread";
   EXPECT_FALSE(find_machine(first(2), 2));
@@ -127,14 +127,14 @@ TEST_F(MachineFile, IgnoresTypesThatDeviceDoesNotSupport) {
   nlohmann::json json = nlohmann::json::parse(text());
   json["machines"][0]["places"]["CPU0"] = probe_place(choosy);
   write(json.dump());
-  EXPECT_TRUE(find_machine(all, 0, wanted)) << "another probe would not measure more";
+  EXPECT_TRUE(find_machine(all, 0, wanted)) << "another probe could not measure more types";
   known.devices[0].identity = probe_identity(*devices_[0], 0);
   save_machine(known);
   EXPECT_TRUE(find_machine(first(1), 0, std::vector<DType>{DType::kQ4_0}));
-  EXPECT_FALSE(find_machine(first(1), 0, wanted)) << "this device supports f16";
+  EXPECT_FALSE(find_machine(first(1), 0, wanted)) << "CPU0 supports f16, but the saved machine lacks f16";
 }
 
-TEST_F(MachineFile, KeepsOlderEntriesThatLatestLacks) {
+TEST_F(MachineFile, KeepsOlderEntriesWithOtherDevicesOrTypes) {
   save_machine(machine(4, 10e9));
   save_machine(machine(2, 20e9));
   save_machine(machine(1, 30e9, {"q8_0"}));
@@ -145,34 +145,35 @@ TEST_F(MachineFile, KeepsOlderEntriesThatLatestLacks) {
   EXPECT_EQ(find_machine(first(1), 0)->devices[0].bandwidth, 40e9);
 }
 
-TEST_F(MachineFile, ReadsAsDescriptionOfLatestMachine) {
+TEST_F(MachineFile, FileDescribesLatestMachine) {
   MachineModel other = machine(2, 20e9);
   other.devices.erase(other.devices.begin());
   for (const MachineModel& latest : {machine(1, 30e9), other, machine(3, 10e9)}) {
     save_machine(latest);
-    // Reads a copy, because a probe must not replace a file that is an input.
+    // The test reads a copy, because save_machine() refuses to replace a file that the process has read.
     const std::filesystem::path copy = folder_.path() / "copy.json";
     std::filesystem::copy_file(machine_file(), copy, std::filesystem::copy_options::overwrite_existing);
     EXPECT_EQ(machine::find_machine(copy.string()), latest);
   }
 }
 
-TEST_F(MachineFile, DistinguishesPlaces) {
+TEST_F(MachineFile, IgnoresMachinesMeasuredOnOtherCores) {
   save_machine(machine(2, 30e9));
   nlohmann::json json = nlohmann::json::parse(text());
   EXPECT_THAT(json["machines"][0]["places"]["CPU1"].get<std::string>(), ::testing::StartsWith("cores "));
   json["machines"][0]["places"]["CPU1"] = "cores 77";
   write(json.dump());
-  EXPECT_TRUE(find_machine(first(1), 0)) << "the first device has the same place";
-  EXPECT_FALSE(find_machine(first(2), 0)) << "other cores";
+  EXPECT_TRUE(find_machine(first(1), 0)) << "the first device has the same cores";
+  EXPECT_FALSE(find_machine(first(2), 0)) << "the second device has other cores";
   save_machine(machine(2, 20e9));
-  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 2u) << "useful if the process runs on those cores again";
+  EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 2u)
+      << "the entry is useful if the process runs on cores 77 again";
   json["machines"][0].erase("places");
   write(json.dump());
-  EXPECT_FALSE(find_machine(first(1), 0)) << "the place is unknown";
+  EXPECT_FALSE(find_machine(first(1), 0)) << "the cores of the measurement are unknown";
 }
 
-TEST_F(MachineFile, DistinguishesCollectives) {
+TEST_F(MachineFile, IgnoresMachinesMeasuredWithOtherCollectives) {
   save_machine(machine(2, 30e9));
   setenv("SHOAL_COMM", "host", 1);
   EXPECT_TRUE(find_machine(first(1), 0)) << "one device has no collectives";
@@ -191,9 +192,9 @@ TEST_F(MachineFile, DistinguishesCollectives) {
   EXPECT_EQ(find_machine(first(2), 0, {}, "staged")->devices[0].bandwidth, 10e9);
 }
 
-TEST_F(MachineFile, RequiresSetsSufficientForTheDevices) {
+TEST_F(MachineFile, RequiresMeasuredSetsForRequestedDevices) {
   MachineModel known = machine(4, 30e9);
-  known.devices[0].identity += ", other";  // differs from the present device
+  known.devices[0].identity += ", other";  // this identity differs from the identity of CPU0
   const auto set = [](std::vector<std::string> members) {
     return machine::CollectiveTable{std::move(members), Collective::kAllReduce, {{1024, 1e-4}}};
   };
@@ -201,7 +202,7 @@ TEST_F(MachineFile, RequiresSetsSufficientForTheDevices) {
   save_machine(known);
   const std::vector<Device*> two{devices_[1], devices_[2]}, three{devices_[3], devices_[2], devices_[1]};
   EXPECT_TRUE(find_machine(std::vector<Device*>{devices_[3]}, 0));
-  EXPECT_FALSE(find_machine(two, 0)) << "measured sets also contain another kind";
+  EXPECT_FALSE(find_machine(two, 0)) << "each measured set also contains a device with another identity";
   known.collectives.push_back(set({"CPU2", "CPU3"}));
   save_machine(known);
   EXPECT_TRUE(find_machine(two, 0)) << "an equal set was measured";
@@ -211,7 +212,7 @@ TEST_F(MachineFile, RequiresSetsSufficientForTheDevices) {
   EXPECT_TRUE(find_machine(three, 0)) << "the order is irrelevant";
 }
 
-TEST_F(MachineFile, IgnoresOtherVersions) {
+TEST_F(MachineFile, IgnoresEntriesOfOtherVersions) {
   save_machine(machine(2, 30e9));
   nlohmann::json json = nlohmann::json::parse(text());
   json["machines"][0]["program"] = "0.0.7";
@@ -219,7 +220,7 @@ TEST_F(MachineFile, IgnoresOtherVersions) {
   EXPECT_FALSE(find_machine(first(2), 0));
   save_machine(machine(2, 20e9));
   EXPECT_EQ(find_machine(first(2), 0)->devices[0].bandwidth, 20e9);
-  EXPECT_THAT(text(), HasSubstr("0.0.7")) << "that program may still be in use";
+  EXPECT_THAT(text(), HasSubstr("0.0.7")) << "version 0.0.7 of the program may still be in use";
   json = nlohmann::json::parse(text());
   json["version"] = 99;
   write(json.dump());
@@ -236,7 +237,7 @@ TEST_F(MachineFile, IgnoresEntriesWithUnknownFields) {
   EXPECT_TRUE(find_machine(first(2), 0));
 }
 
-TEST_F(MachineFile, KeepsLatestEntries) {
+TEST_F(MachineFile, KeepsOnlyLatestEntries) {
   save_machine(machine(1, 5e9));
   for (int i = 0; i < 40; ++i) save_machine(machine(2, 1e9 + i));
   EXPECT_EQ(nlohmann::json::parse(text())["machines"].size(), 2u) << "one entry per set of devices";
@@ -285,16 +286,16 @@ TEST_F(MachineFile, IgnoresFilesOfOtherFormats) {
   }
 }
 
-TEST_F(MachineFile, IgnoresFolder) {
+TEST_F(MachineFile, IgnoresFolderAtPathOfFile) {
   std::filesystem::create_directories(machine_file());
   EXPECT_EQ(find_machine(first(2), 0), std::nullopt);
   EXPECT_THROW(check_machine_file(), DeviceError);
   EXPECT_THROW(save_machine(machine(2, 30e9)), DeviceError);
 }
 
-TEST_F(MachineFile, IgnoresDeviceFile) {
+TEST_F(MachineFile, IgnoresCharacterDeviceAsMachineFile) {
   setenv("SHOAL_MACHINE_FILE", "/dev/full", 1);
-  EXPECT_EQ(find_machine(first(2), 0), std::nullopt) << "the device has no end";
+  EXPECT_EQ(find_machine(first(2), 0), std::nullopt) << "reading /dev/full never ends";
   EXPECT_THROW(check_machine_file(), DeviceError);
   EXPECT_THROW(save_machine(machine(2, 30e9)), DeviceError);
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
@@ -304,7 +305,7 @@ TEST_F(MachineFile, WriteErrorNamesPathAndVariable) {
   setenv("SHOAL_MACHINE_FILE", "/proc/nowhere/machine.json", 1);
   try {
     save_machine(machine(1, 30e9));
-    FAIL() << "written into /proc";
+    FAIL() << "save_machine() did not throw";
   } catch (const DeviceError& error) {
     EXPECT_THAT(error.what(), HasSubstr("/proc/nowhere/machine.json: cannot be written"));
     EXPECT_THAT(error.what(), HasSubstr("SHOAL_MACHINE_FILE"));

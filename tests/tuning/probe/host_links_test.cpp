@@ -13,7 +13,7 @@ namespace {
 
 using testing::ElementsAre;
 
-/// The measured links, which must be equal in all processes.
+/// Returns the measured links. Checks that all processes have the same links.
 std::vector<HostLink> links_of(const std::vector<std::string>& hosts) {
   std::vector<std::vector<HostLink>> all(hosts.size());
   const auto ends = test::in_processes(
@@ -41,7 +41,7 @@ TEST(HostLinks, SingleHostHasOneInternalLink) {
   EXPECT_EQ(slowest(links, false), links[0].speed);
 }
 
-TEST(HostLinks, SlowestCombinesWorstFigures) {
+TEST(HostLinks, SlowestLinkHasWorstLatencyAndBandwidth) {
   const std::vector<HostLink> links{{"a", "b", {1e-6, 1e9}}, {"a", "c", {5e-6, 2e9}}, {"a", "a", {9e-6, 1}}};
   EXPECT_EQ(slowest(links, true), (Network{5e-6, 1e9}));
 }

@@ -1,4 +1,4 @@
-// Measures figures of real devices. The tests check plausible relations instead of values.
+// Measures real devices. The tests check relations between measurements instead of exact values.
 #include "tuning/probe/probe.h"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ ProbeOptions quick() {
   ProbeOptions options;
   options.quick = true;
   options.dtypes = {DType::kQ8_0};
-  options.others = [] { return 0.0; };  // ignores programs that run concurrently with the tests
+  options.others = [] { return 0.0; };  // the probe ignores programs that run at the same time as the tests
   return options;
 }
 
@@ -53,7 +53,7 @@ void expect_sane(const ProductModel& product) {
     }
   }
   ASSERT_FALSE(product.streamed.empty());
-  // 512 columns are 512 times as much work.
+  // A product with 512 columns is 512 times the work of a product with one column.
   EXPECT_GT(product.streamed.back().seconds, 2 * product.streamed.front().seconds);
 }
 
@@ -72,7 +72,7 @@ void expect_sane(const DeviceModel& device) {
   expect_sane(device.products.at("q8_0"));
 }
 
-/// Bytes/s of weights read by a product of one column.
+/// Bytes of weights that a product with one column reads per second.
 double read_rate(const DeviceModel& device) {
   const DTypeTraits& t = traits(DType::kQ8_0);
   return static_cast<double>(t.block_bytes) / t.block_elems / device.products.at("q8_0").streamed[0].seconds;
@@ -116,7 +116,7 @@ TEST(Probe, MeasuresDevicesDomainsAndCollectives) {
   EXPECT_EQ(machine.devices[0].identity, probe_identity(*devices[0], 0));
 
   ASSERT_GE(machine.domains.size(), 1u);
-  if (machine.domains.size() == 1) {  // the common read rate is at most the sum of the single read rates
+  if (machine.domains.size() == 1) {  // the read rate of the domain is at most the sum of the devices' rates
     const Domain& domain = machine.domains[0];
     EXPECT_LE(domain.cores, 2);
     EXPECT_GT(domain.cores, 0);
@@ -150,7 +150,7 @@ TEST(Probe, UsesRequestedThreads) {
   cpu::configure("");
 }
 
-TEST(Probe, CallbacksCanStopIt) {
+TEST(Probe, CallbacksCanStopProbe) {
   cpu::configure("devices=1,threads=1");
   const std::vector<Device*> devices = Registry::instance().device_list("CPU0");
   ProbeOptions options = quick();
@@ -162,7 +162,7 @@ TEST(Probe, CallbacksCanStopIt) {
   EXPECT_THROW(probe(devices, options), Stop);
   EXPECT_EQ(devices[0]->reg().uses(), uses);  // nothing stays allocated
 
-  // Polls also within the first part, which consists of many series.
+  // The probe also polls within its first part, which consists of many measurement series.
   int parts = 0, polls = 0;
   options.progress = [&](int, int, const std::string&) { ++parts; };
   options.poll = [&] {
@@ -204,7 +204,7 @@ TEST(Probe, ErrorNamesFailedDevice) {
   cpu::configure("");
   BackendReg& family = *Registry::instance().find_family("NULL");
   const std::string text = failed(family.create_device("fail_alloc_after=1M"));
-  EXPECT_THAT(text, ContainsRegex("^\\[NULL.*\\] out of memory: .* free: free memory there, or do not probe"));
+  EXPECT_THAT(text, ContainsRegex("^\\[NULL.*\\] out of memory: .* free: release memory on the device, or do not"));
 }
 
 TEST(Probe, ChecksMemoryBeforeMeasuring) {
@@ -214,8 +214,8 @@ TEST(Probe, ChecksMemoryBeforeMeasuring) {
   ProbeOptions options = quick();
   options.progress = [](int, int, const std::string& what) { FAIL() << what; };
   EXPECT_EQ(message_of<OutOfMemory>([&] { probe(devices, options); }),
-            "[CPU0] cannot be measured: it needs 8.2 MiB, and 7.0 MiB are free: free memory there, or do not probe the "
-            "device");
+            "[CPU0] cannot be measured: 8.2 MiB are needed, but 7.0 MiB are free: release memory on the device, or do "
+            "not probe it");
   cpu::configure("");
 }
 
@@ -233,7 +233,7 @@ TEST(Probe, ErrorNamesDevicesThatFailTogether) {
   cpu::configure("");
 }
 
-TEST(Probe, ReportsOtherPrograms) {
+TEST(Probe, ReportsLoadOfOtherPrograms) {
   cpu::configure("devices=1,threads=1,memory=96M");
   Device* device = &Registry::instance().device("CPU0");
   ProbeOptions options = quick();
@@ -249,7 +249,7 @@ TEST(Probe, ReportsOtherPrograms) {
   cpu::configure("");
 }
 
-TEST(Probe, EqualIdentitiesShareFigures) {
+TEST(Probe, DevicesWithEqualIdentitiesShareMeasurements) {
   cpu::configure("devices=3,threads=1,memory=96M,slowdown=1+1+5");
   const std::vector<Device*> devices = Registry::instance().device_list("CPU0,CPU1,CPU2");
   const MachineModel machine = probe(devices, quick());
@@ -268,7 +268,7 @@ TEST(ProbeDevice, FindsSmallestWorkingSetBeyondCaches) {
   const std::vector<ReadRate> falling{{1e6, 30e9}, {2e6, 20e9}, {4e6, 10e9}, {8e6, 10e9}};
   EXPECT_EQ(least_beyond_caches(falling), 4'000'000u);
   const std::vector<ReadRate> uneven{{1e6, 10e9}, {2e6, 12e9}, {4e6, 10e9}, {8e6, 10e9}};
-  EXPECT_EQ(least_beyond_caches(uneven), 4'000'000u) << "a later set comes from caches";
+  EXPECT_EQ(least_beyond_caches(uneven), 4'000'000u) << "the working set of 2 MB is still in caches";
   const std::vector<ReadRate> disturbed{{1e6, 30e9}, {2e6, 10e9}, {4e6, 10e9}, {8e6, 5e9}};
   EXPECT_EQ(memory_rate(disturbed), 10e9);
   EXPECT_EQ(least_beyond_caches(disturbed), 2'000'000u);
@@ -315,7 +315,7 @@ TEST(ProbeTrial, PollsBeforeEverySample) {
   EXPECT_EQ(polls, 4);
 }
 
-TEST(ProbeTrial, RepeatsAtLeastThreeTimesWithLimit) {
+TEST(ProbeTrial, RepeatsThreeToThousandTimes) {
   int calls = 0;
   const auto one = [&] { return static_cast<double>(++calls); };
   EXPECT_EQ(repeat_for(0, one), 2);
@@ -325,7 +325,7 @@ TEST(ProbeTrial, RepeatsAtLeastThreeTimesWithLimit) {
   EXPECT_LE(calls, 1000);
 }
 
-/// A machine of devices with these identities, each in its own domain.
+/// A machine of devices with these identities. Each device has its own domain.
 MachineModel devices_of(const std::vector<std::string>& identities) {
   MachineModel machine;
   for (size_t i = 0; i < identities.size(); ++i) {
@@ -341,7 +341,7 @@ MachineModel alike(size_t count) {
   return devices_of(std::vector<std::string>(count, "alike"));
 }
 
-TEST(ProbeLinks, MeasuresAllSetsOfUpToFourDevices) {
+TEST(ProbeLinks, MeasuresAllSetsIfDevicesAreFew) {
   EXPECT_TRUE(member_sets(alike(1)).empty());
   EXPECT_THAT(member_sets(alike(2)), ElementsAre(ElementsAre(0, 1)));
   EXPECT_THAT(member_sets(alike(3)),
@@ -351,7 +351,7 @@ TEST(ProbeLinks, MeasuresAllSetsOfUpToFourDevices) {
   EXPECT_THAT(six, ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1, 2, 3), ElementsAre(0, 1, 2, 3, 4, 5)));
 }
 
-TEST(ProbeLinks, EachKindHasItsOwnSets) {
+TEST(ProbeLinks, DevicesOfOneIdentityFormTheirOwnSets) {
   std::vector<std::string> identities(9, "gpu");
   identities[0] = "host";
   EXPECT_THAT(
@@ -362,7 +362,7 @@ TEST(ProbeLinks, EachKindHasItsOwnSets) {
               ElementsAre(ElementsAre(1, 2), ElementsAre(3, 4), ElementsAre(0, 1, 3), ElementsAre(0, 1, 2, 3, 4)));
 }
 
-TEST(ProbeLinks, MeasuresCopiesBetweenTypicalPairs) {
+TEST(ProbeLinks, MeasuresCopiesOfRepresentativePairs) {
   using ::testing::Pair;
   EXPECT_TRUE(copy_pairs(alike(1)).empty());
   MachineModel machine = alike(4);
