@@ -1,6 +1,7 @@
 // Propagation: derives a layout for every node from the layouts of the leaves. Propagation visits the nodes once, in
-// graph order. The strategies of a node follow from its sharding rule, and the cheapest strategy is chosen. Every graph
-// has a result, because "all sources mirrored, run on every rank" is always a strategy. Propagation is a pure function.
+// graph order. The strategies of a node follow from its sharding rule, and the cheapest strategy is chosen. "All
+// sources mirrored, run on every rank" is a strategy of every op except set_rows, which keeps the layout of its cache.
+// Propagation is a pure function.
 //
 // Strategies of a node:
 //   split f by P   splits one factor of the rule in the same way as a source; sources with other layouts are
