@@ -1,10 +1,10 @@
 // A Backend is one in-order stream of work on a device. It combines three interfaces: DeviceStream (copies, order of
 // streams), Recorder (plans) and HostStream (host functions). A new backend must override only the pure functions
-// name(), device(), synchronize(), create_plan() and compute_async(). The complete example is
-// examples/plugin/simple.cpp. Calls named *_async queue work and return. Work queued on one backend runs in order. Work
-// on different backends runs concurrently unless events order it. One thread at a time may queue work on a backend.
-// After the first failure of queued work, the backend skips later work. The next synchronize() throws this failure and
-// clears it.
+// name(), device(), synchronize(), create_plan() and compute_async(). examples/plugin/simple.cpp is a complete example.
+//
+// Calls named *_async queue work and return. Work queued on one backend runs in order. Work on different backends runs
+// concurrently unless events order it. One thread at a time may queue work on a backend. After the first failure of
+// queued work, the backend skips later work. The next synchronize() throws this failure and clears it.
 #pragma once
 
 #include <atomic>
@@ -124,7 +124,7 @@ class Recorder {
   /// a new plan. The new graph's tensors get the addresses of the old graph's tensors. The old graph may already be
   /// destroyed. Waits for queued work. Returns false and changes nothing in three cases:
   /// - The topologies differ.
-  /// - A source from outside the range has no memory yet. So the caller moves plans of earlier ranges first.
+  /// - A source from outside the range has no memory yet. To avoid this case, move plans of earlier ranges first.
   /// - The backend cannot move plans.
   virtual bool update_plan(GraphPlan& plan, Graph& graph) {
     (void)plan, (void)graph;

@@ -85,11 +85,10 @@ class Buffer {
   /// dtype, shape or strides, or if `tensor` is already placed.
   void alias(Tensor& tensor, const Tensor& placed);
   /// Undoes alias(), place_view() or place(). After the call, the tensor has no memory. The bytes and other tensors at
-  /// the same address are not affected. The caller must call this function before this buffer is destroyed. If the
-  /// buffer outlives the tensor, the call must also precede the tensor's destruction, because another tensor may get
-  /// the address of this tensor object. For a tensor from place(), the call waits until no work holds the buffer, and
-  /// plans that read the buffer can no longer run (see generation()). Throws InvalidArgument if the tensor is not in
-  /// this buffer.
+  /// the same address are not affected. This buffer must still exist. If the buffer outlives the tensor, the call must
+  /// precede the tensor's destruction, because another tensor may get the address of this tensor object. For a tensor
+  /// from place(), the call waits until no work holds the buffer, and plans that read the buffer can no longer run (see
+  /// generation()). Throws InvalidArgument if the tensor is not in this buffer.
   void unplace(Tensor& tensor);
   /// This hook is called once for each tensor that is placed in the buffer.
   virtual void init_tensor(Tensor&) {}

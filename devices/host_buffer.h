@@ -9,7 +9,7 @@
 
 namespace shoal {
 
-/// Subclasses must free the bytes.
+/// Does not own the bytes. Subclasses free the bytes.
 class HostBuffer : public Buffer {
  public:
   HostBuffer(BufferType& type, std::byte* data, size_t size) : Buffer(type, size), data_(data) {}

@@ -1,5 +1,6 @@
 // Decides whether a device should copy the weights of a product from host memory and run the product. This is useful
-// for devices with fast products and a slow link to the host. GPUs use this function as Device::offload_op.
+// for devices with fast products and a slow link to the host. GPUs use this function as Device::offload_op. This
+// function is pure.
 #pragma once
 
 #include "graph/tensor.h"

@@ -258,8 +258,8 @@ void Registry::unload(std::string_view name) {
       std::find_if(families.begin(), families.end(), [&](const auto& entry) { return entry.reg.get() == family; });
   require<InvalidArgument>(found != families.end(), "family '{}' is unloaded already", name);
   require<InvalidArgument>(family->uses() == 0,
-                           "family {} cannot be unloaded: {} backends, buffers, events or devices use devices of this "
-                           "family; destroy these objects first",
+                           "family {} cannot be unloaded: {} objects (backends, buffers, events or meta devices) use "
+                           "its devices; destroy these objects first",
                            family->name(), family->uses());
   const auto gone = std::move(*found);
   families.erase(found);

@@ -12,7 +12,7 @@
 //
 // Code that works for a stream, such as a communicator, describes its work in the thread's current span:
 //
-//   if (TraceSpan* span = current_span()) span->describe(...).
+//   if (TraceSpan* span = current_span()) span->describe(...);
 //
 // Without a tracer, the thread has no current span.
 #pragma once

@@ -156,8 +156,8 @@ void Graph::check_reads_latest(const Tensor& node, std::string_view op, int inde
   const auto writer = writers_.find(source.storage());
   if (writer == writers_.end()) return;
   require<InvalidArgument>(&behind_views(source) == writer->second,
-                           "[{} {}] source {} ({}) reads {} as it was before {} changed it; use the result of {}", op,
-                           node.name, index, source.name, source.storage()->name, writer->second->name,
+                           "[{} {}] source {} ({}) reads the old value of {}, which {} changed; use the result of {}",
+                           op, node.name, index, source.name, source.storage()->name, writer->second->name,
                            writer->second->name);
 }
 

@@ -8,7 +8,7 @@
 namespace shoal::machine {
 namespace {
 
-/// The distribution is exact up to this number of pairs. For more pairs, a normal distribution is assumed.
+/// Largest number of (token, expert) pairs for which the exact distribution is used; a normal distribution for more.
 constexpr int64_t kMostCounted = 64;
 /// Half of the integration range (in standard deviations), and number of integration steps.
 constexpr double kDeviations = 8;

@@ -62,7 +62,7 @@ class RemoteBufferType final : public BufferType {
 class RemoteDevice final : public Device {
  public:
   /// `like` is a device of the same family in this process. The remote device reports the same supported ops and the
-  /// same sizes as `like`. If `like` is nullptr, the remote device supports every op.
+  /// same sizes as `like`. If `like` is nullptr, every op is assumed to be supported.
   RemoteDevice(RemoteSpec spec, Device* like);
 
   std::string name() const override { return name_; }

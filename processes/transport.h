@@ -16,8 +16,7 @@ namespace shoal {
 /// processes arrive in the order in which the sender started them. A sent message must not be longer than the
 /// receiver's buffer.
 struct Message {
-  bool sends = false;  ///< whether this process sends the memory; otherwise, a received message is written to the
-                       ///< memory
+  bool sends = false;  ///< true: the memory is sent; false: a received message is written to the memory
   int peer = 0;        ///< number of the other process
   int tag = 0;         ///< from 0 to 2^31 - 1
   std::byte* data = nullptr;

@@ -78,7 +78,7 @@ class Scheduler {
   /// waits for work if there is a callback, if a device has no events, or if selected experts are copied. It then
   /// throws the failures of this work.
   bool compute_async(Graph& graph);
-  /// Runs the graph and waits for the run. If the evaluation callback stopped the run, returns kAborted.
+  /// Runs the graph and waits for the run. Returns kAborted also if the evaluation callback stopped the run.
   Status compute(Graph& graph);
   /// Waits for all queued work. Throws the first failure and clears all failures. If one failure caused other failures,
   /// the cause is thrown.
@@ -97,8 +97,8 @@ class Scheduler {
   /// backends()).
   Backend& backend(int index) const { return *backends_[checked(index)]; }
   BufferType& buffer_type(int index) const { return arenas_[checked(index)]->type(); }
-  /// Bytes of compute memory reserved on a backend. The first function returns the total, and the second returns the
-  /// bytes of each member.
+  /// Bytes of compute memory reserved on a backend: buffer_size() returns the total, member_sizes() the bytes of each
+  /// member.
   size_t buffer_size(int index) const { return arenas_[checked(index)]->bytes(); }
   std::vector<size_t> member_sizes(int index) const { return arenas_[checked(index)]->bytes_per_member(); }
   /// Bytes of host memory for the graphs' inputs and for the slots through which backends pass values.

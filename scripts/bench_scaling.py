@@ -58,7 +58,8 @@ def parser_of() -> argparse.ArgumentParser:
         help='command that starts the processes; the script appends -n. Examples: "mpirun --hostfile hosts --map-by '
         'node", "srun --mpi=pmix --ntasks-per-node=1" (default: "mpirun --bind-to none")')
     add("--whole-machine", action="store_true", help="also measure the CPU as one device with all cores")
-    add("--split-mode", "-sm", default="tensor", metavar="MODES", help="tensor, layer, or tensor,layer (default: tensor)")
+    add("--split-mode", "-sm", default="tensor", metavar="MODES",
+        help="split modes: tensor, layer, or tensor,layer (default: tensor)")
     add("--tensor-split", "-ts", metavar="SHARES",
         help='lists of shares, such as "1,1;3,1", each for device lists of the same length; auto: the shares predicted '
         "to be fastest; @FILE: the shares of a profile of tune_split.py, used on the profile's devices (default: even)")

@@ -110,7 +110,7 @@ struct Estimator::Ground {
   }
 
   /// Adds the seconds by which the busiest rank exceeds the average rank. The busiest rank changes from token to token,
-  /// so all ranks get the same excess.
+  /// so all ranks with some of these experts get the same excess.
   void add_excess() {
     std::map<std::pair<std::vector<int64_t>, std::vector<double>>, double> known;  // one entry for all equal layers
     for (const auto& [name, product] : products_) {

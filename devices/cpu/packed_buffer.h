@@ -1,8 +1,9 @@
 // Memory of a CPU device in which weights are packed. The rows of a packed matrix are interleaved in groups, in the
 // order in which matrix products read the matrix fastest (devices/cpu/kernels/packed_layout.h). The buffer type is an
 // extra type of the device, "CPU0_Packed". Setting a tensor packs it. Getting a tensor unpacks it bit for bit. So only
-// kernels see the packed layout. Tensor::data does not have the standard layout, so the type is not host memory. Only
-// packable matrices are packed (is_packable). All other weights have the standard layout. mul_mat, mul_mat_id and
+// kernels see the packed layout. Tensor::data does not have the standard layout, so the type is not host memory.
+//
+// Only packable matrices are packed (is_packable). All other weights have the standard layout. mul_mat, mul_mat_id and
 // get_rows read packed rows. For other ops, a plan unpacks the weights in each run.
 #pragma once
 

@@ -1,7 +1,7 @@
 // Hardware topology for CPU devices: NUMA nodes with their cores and memory, which hwloc reads once. The identifier of
 // a core is the number of its first hardware thread that this process may use. taskset and similar tools restrict the
-// usable hardware threads. If OMP_PROC_BIND has bound the first thread to one place, the process may still use all
-// places of OpenMP. All functions are thread-safe.
+// usable hardware threads. All OpenMP places count as usable, even if OMP_PROC_BIND has bound the first thread to one
+// place. All functions are thread-safe.
 #pragma once
 
 #include <cstddef>

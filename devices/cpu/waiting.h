@@ -27,8 +27,8 @@ int computing_thread_count();
 
 enum class Waiter : uint8_t { kWorker, kHost };
 
-/// Whether a thread may spin now. Computing threads are counted, but host threads are not. For a waiting host thread,
-/// one is therefore added to the count.
+/// Whether a thread may spin now. The count of computing threads does not include host threads, so a waiting host
+/// thread adds itself.
 bool may_spin(Waiter waiter);
 
 /// This time is a little longer than a thread needs to park and wake. A longer time would help only on an otherwise

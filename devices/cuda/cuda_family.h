@@ -93,9 +93,9 @@ class CudaFamily final : public BackendReg {
   std::string problems() const;
   /// Adds a problem that makes the program slower. Duplicates are dropped.
   void note_problem(const std::string& problem);
-  /// Creates the shared state of a GPU and connects the GPU to every other prepared GPU. Kernels and copies of two
-  /// connected GPUs can access the memory of both GPUs. The access requires hardware with peer access and correct test
-  /// copies in both directions. Throws DeviceError.
+  /// Creates the shared state of a GPU and connects the GPU to every other prepared GPU. Two connected
+  /// GPUs can access each other's memory if the hardware supports peer access and test copies in both directions are
+  /// correct. Throws DeviceError.
   void prepare(Gpu& gpu);
   /// Waits for the work on a prepared GPU's transfers() stream, including the release of buffers.
   void finish_transfers(const Gpu& gpu) const;

@@ -150,7 +150,7 @@ class Launcher {
   void keep_failure(cudaError_t status, std::string_view what);
   void wait_for_all();
 
-  // Each overload starts one type of work on the launcher's thread, if no earlier work has failed.
+  // One overload for each type of work that is skipped after a failure. Called on the launcher's thread.
   void start(const HostTask& task);
   void start(const LaunchTask& task);
   void start(const ComputeWork& work);

@@ -117,7 +117,7 @@ std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& 
 collectives::Call MetaGraphPlan::make_call(const Tensor& node, const Step& step) const {
   const auto& params = std::get<CollectiveParams>(node.params);
   const Tensor& source = *node.src[0];
-  // `count` must be the same on every rank, so `count` is 0 if `counts` has one count per rank.
+  // All ranks pass the same `count`. If `counts` has the number of each rank, `count` is 0.
   const int64_t count = params.counts.empty() ? source.elements() : 0;
   return {step.collective, node.dtype, source.data, node.data, count, params.counts, 0, step.tensor.c_str()};
 }

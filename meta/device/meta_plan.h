@@ -45,8 +45,8 @@ class MetaGraphPlan final : public GraphPlan {
   /// (joined_norm.h).
   const Plan& plan() const { return plan_; }
   const MetaBuffer& buffer() const { return buffer_; }
-  /// True if the graph has the same topology as the planned graph, and if the tensors in `outside_` still have the
-  /// addresses for which the plan was made.
+  /// True if the graph has the same topology as the planned graph, and if the tensors that the range reads from outside
+  /// still have the addresses for which the plan was made.
   bool fits(const Graph& graph) const;
   /// Moves the plan to a graph that fits. Waits for queued runs.
   void move_to(Graph& graph);

@@ -19,9 +19,11 @@
 // Kinds of factor. Parallel: the factor is split and the op runs on the shards. Summed: the factor is split and the
 // result is Partial. Selected: the factor is split and the op runs with the shard's index ranges (SelectParams).
 // Indices outside these ranges give zeros (Partial). If the factor is also in the result (set_rows), such indices are
-// skipped. Whole: the factor is never split. Worked example, mul_mat k = 256, m = 768 over 2 devices. For a split of m
-// as 512:{0} 256:{1}, source 0 must be split 1 [512 256] and source 1 mirrored. The result is split 0 [512 256]. For a
-// split of k as 128 128, both sources must be split 0 [128 128]. The result is Partial.
+// skipped. Whole: the factor is never split.
+//
+// Example: mul_mat k = 256, m = 768 over 2 devices. For a split of m as 512:{0} 256:{1}, source 0 must be split 1
+// [512 256] and source 1 mirrored. The result is split 0 [512 256]. For a split of k as 128 128, both sources must be
+// split 0 [128 128]. The result is Partial.
 #pragma once
 
 #include <functional>

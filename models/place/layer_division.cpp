@@ -130,7 +130,8 @@ Division divide(const Hparams& h, std::span<const ModelTensor> tensors, std::spa
       const GroupNeeds all = needs_of_heads(needs, h, layer);
       meta::Partition heads = divide_heads(attention, own, all.block_unit, all.bytes);
       std::optional<meta::Partition> kv_heads = heads.group(own.group());
-      check(kv_heads.has_value(), "heads {} are not divisible into groups of {}", heads.to_string(), own.group());
+      check(kv_heads.has_value(), "the division {} of the heads separates heads of a group of {}", heads.to_string(),
+            own.group());
       out.partitions[{layer, CutGroup::kQueryHeads}] = std::move(heads);
       out.partitions[{layer, CutGroup::kKvHeads}] = *std::move(kv_heads);
     } else {

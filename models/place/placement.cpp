@@ -121,8 +121,8 @@ Placement::Placement(const Model& model, DeviceGroups groups, const PlacementOpt
   require<InvalidArgument>(!members_.empty(), "no device to run on; name at least one");
   require<InvalidArgument>(
       options.processes == nullptr || !options.uses_host(),
-      "if there are several processes, no part of the model can stay on a host that is not in the device list; "
-      "add CPU devices to the list, or use one process");
+      "with several processes, parts of the model can stay on the host only if its CPU devices are in the device "
+      "list; add these devices, or use one process");
   place_layers(model, groups, options);
   place_experts(model, groups, options.expert_layers);
   override_tensors(model, groups, options.overrides);

@@ -48,8 +48,8 @@ struct SamplerParams {
 
 /// Number of best tokens that a Sampler needs; 0 if the Sampler needs all logits, or more than kMostCandidates tokens.
 /// Without penalties and biases, the number is k: 1 if temp <= 0, else top_k. If the logits of m tokens may decrease,
-/// the number is k + m. At least k of the k + m best tokens then keep their logits, and no token outside the k + m best
-/// is better than these k. Parameters that may raise a logit require all logits.
+/// the number is k + m. At least k of the k + m best tokens then keep their logits. All other tokens have at most equal
+/// logits. Parameters that may raise a logit require all logits.
 ///   top_k 40, penalties on the last 64 tokens, 3 negative biases: 40 + 64 + 3 = 107
 int64_t candidates_needed(const SamplerParams& params);
 inline constexpr int64_t kMostCandidates = 256;

@@ -217,7 +217,7 @@ def main(arguments: list[str]) -> int:
                         help="names of kernels to count, with the wildcards * and ?; may be repeated")
     parser.add_argument("--list", action="store_true", help="print the names of the kernels and exit")
     parser.add_argument("--arch", default="sm_90",
-                        help="architecture of the code to count; sm_90 includes sm_90a (default: sm_90)")
+                        help="GPU architecture whose instructions are counted; sm_90 includes sm_90a (default: sm_90)")
     parser.add_argument("--limits", type=pathlib.Path, default=LIMITS, metavar="FILE",
                         help=f"file with the limits (default: {LIMITS.name})")  # fmt: skip
     args = parser.parse_args(arguments)

@@ -44,7 +44,7 @@ class Failure : public testing::Test {
   std::vector<Call> calls_ = std::vector<Call>(4, call_);
 };
 
-TEST_F(Failure, EveryRankReportsStalledRankBeforeThatRankArrives) {
+TEST_F(Failure, EveryRankNamesStalledRankAndRankZeroDoesNotWait) {
   FaultyCommunicator communicator(mesh_.communicator(kImpatient), mesh_.backends(),
                                   {Fault::kStall, 2, 1, milliseconds(600)});
   EXPECT_THAT(all_reduce_all(communicator), Each(Eq(std::nullopt)));

@@ -262,7 +262,7 @@ void expect_places(const std::string& nodes, const std::vector<test::Places>& ta
   test::expect_fused(with_leaves(nodes), table, gpu);
 }
 
-TEST(CudaFusionOverlap, SumAndNormFuseUnlessTensorsOverlap) {
+TEST(CudaFusionOverlap, OverlapDecidesFusionOfSumAndNorm) {
   for (const std::string put : {"s=a", "s=b", "out=a", "out=b"}) {
     expect_places(kSumAndNorm, {{3, put + " " + put + "+2048"}, {1, put + "+16 " + put + "+2047"}});
   }
@@ -270,28 +270,28 @@ TEST(CudaFusionOverlap, SumAndNormFuseUnlessTensorsOverlap) {
   expect_places(kSumForTheNorm, {{3, "out=s"}, {1, "out=s+4"}});                 // no other node reads %s
 }
 
-TEST(CudaFusionOverlap, GatedProductsFuseUnlessTensorsOverlap) {
+TEST(CudaFusionOverlap, OverlapDecidesFusionOfGatedProducts) {
   // The fused kernel does not write %g and does not use the workspace of %u. If %out overlaps an operand, the two
   // products still share a launch, because they have the same `b`.
   expect_places(kGated, {{3, "out=out out=g out=u.work"}, {2, "out=a out=up+8 out=g.work"}});
 }
 
-TEST(CudaFusionOverlap, GatedExpertsFuseUnlessTensorsOverlap) {
+TEST(CudaFusionOverlap, OverlapDecidesFusionOfGatedExperts) {
   // The rules for gated products also apply here. In addition, %out may overwrite the ids, because the kernel reads the
   // ids before it writes %out.
   expect_places(kGatedExperts, {{3, "out=out out=g out=ids3 out=u.work"}, {1, "out=each out=ups+8 out=g.work"}});
 }
 
-TEST(CudaFusionOverlap, WeightedExpertsFuseUnlessTensorsOverlap) {
+TEST(CudaFusionOverlap, OverlapDecidesFusionOfWeightedExperts) {
   expect_places(kWeightedExperts, {{4, "out=out out=p"}, {1, "out=each out=ids3 out=by out=gates out=p.work"}},
                 {.compute_capability = 90, .shared_bytes_per_block = 227 * 1024});
 }
 
-TEST(CudaFusionOverlap, ProductAndAdditionFuseUnlessTensorsOverlap) {
+TEST(CudaFusionOverlap, OverlapDecidesFusionOfProductAndAddition) {
   expect_places(kResidual, {{2, "out=out out=b"}, {1, "out=b+4 out=a out=p.work"}});
 }
 
-TEST(CudaFusionOverlap, ProductsOfOneColumnFuseUnlessTensorsOverlap) {
+TEST(CudaFusionOverlap, OverlapDecidesFusionOfProductsOfOneColumn) {
   // The last product is not fused if a result or matrix overlaps the workspace of this product. The kernel does not use
   // the workspaces of the other products.
   for (const std::string one : {"wq_x", "wk_x", "wv_x", "wq", "wk"}) {
@@ -303,7 +303,7 @@ TEST(CudaFusionOverlap, ProductsOfOneColumnFuseUnlessTensorsOverlap) {
                  {1, "wq_x=wv_x.work,wk_x.work=wv_x.work wk=wv_x.work,wk_x.work=wv_x.work wq_x=a wq_x=wk"}});
 }
 
-TEST(CudaFusionOverlap, PromptProductsWithBiasFuseUnlessTensorsOverlap) {
+TEST(CudaFusionOverlap, OverlapDecidesFusionOfPromptProductsWithBias) {
   expect_places(kBiasedProjections, {{6, "q=q q=p,u=t s=p.work bias=p.work wf=p.work"},
                                      {5, "u=t.work"},  // only the addition %u is not fused
                                      {4, "s=t.work bias=t.work wf=t.work u=bias"},

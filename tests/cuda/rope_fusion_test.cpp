@@ -117,7 +117,7 @@ std::string two_tokens(const std::string& nodes) {
   return text_of({.tokens = 2, .factors = "%f"}, nodes);
 }
 
-TEST(CudaRopeFusion, FusesOnlyNodesThatDoNotOverlap) {
+TEST(CudaRopeFusion, OverlapDecidesFusion) {
   test::expect_fused(
       two_tokens(kAll),
       {{4, "qr=q"}, {1, "qr=q+256 qr=k kr=q kr=qr+512 qr=f qr=pos16"}, {3, "qr=v vc=kc+64"}, {2, "qr=ids16"}});

@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Routes, CudaRouter, testing::ValuesIn(routes()),
 
 /// A warp reads all operands of its token before it writes, so the results of a single token may overwrite their
 /// operands. The fused kernel never writes %p.
-TEST(CudaRouterMemory, ChainFusesUnlessMemoryOverlaps) {
+TEST(CudaRouterMemory, MemoryOverlapDecidesFusionOfChain) {
   const auto expect = [](int tokens, const std::vector<test::Places>& table) {
     const Route route{"", 8, 2, tokens, "sigmoid", "clamped", true, true};
     test::expect_counts(route.text(), table, [](test::Placed& placed) {

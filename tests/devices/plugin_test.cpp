@@ -170,7 +170,7 @@ TEST_F(Plugins, RefusesToUnloadAFamilyInUse) {
   const auto expect_in_use = [&](int uses) {
     EXPECT_EQ(family.uses(), uses);
     EXPECT_THAT([] { registry().unload("GOOD"); },
-                ThrowsMessage<InvalidArgument>(HasSubstr(fmt::format("GOOD cannot be unloaded: {} backends", uses))));
+                ThrowsMessage<InvalidArgument>(HasSubstr(fmt::format("GOOD cannot be unloaded: {} objects", uses))));
     EXPECT_EQ(registry().find_family("GOOD"), &family);
   };
   {

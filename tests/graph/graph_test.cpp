@@ -106,7 +106,7 @@ TEST(Graph, CacheIsReadableOnlyThroughResultOfLatestWrite) {
   add(g, slice(g, second, {1, 0, 3}), slice(g, second, {1, 3, 3}));
   for (Tensor* old : {cache, first, before}) {
     EXPECT_THAT([&] { scale(g, old, {}, "late"); },
-                ThrowsMessage<InvalidArgument>(HasSubstr("before second changed it; use the result of second")));
+                ThrowsMessage<InvalidArgument>(HasSubstr("which second changed; use the result of second")));
   }
 }
 

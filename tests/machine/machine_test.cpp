@@ -170,7 +170,7 @@ TEST(Machine, PrefersSetsWithEqualDomains) {
   expect_seconds(machine, {5, 6}, 20);
 }
 
-TEST(Machine, UnequalDevicesIgnoreMeasurementsOfEqualDevices) {
+TEST(Machine, SetsOfTwoIdentitiesPreferMeasuredSetsOfBoth) {
   MachineModel machine = alike_devices(5, false);
   machine.devices[0].identity = "host";
   machine.algorithms = {{"fitted", false, 1000, 0, 1e9}};

@@ -75,7 +75,7 @@ TEST_P(Vector, RoundingErrorOfWordColumnsIsAtMostHalfAStep) {
   }
 }
 
-TEST_P(Vector, OutliersDoNotIncreaseScale) {
+TEST_P(Vector, ListedOutliersDoNotIncreaseScale) {
   std::vector<float> plain(32, 0.5f), single = plain, nested = plain, many = plain, alone(32);
   single[3] = -1000;
   nested[3] = -1000, nested[30] = 20;
@@ -247,7 +247,7 @@ TEST_P(Vector, MaxFindsTheLargestElement) {
 INSTANTIATE_TEST_SUITE_P(Levels, Vector, testing::ValuesIn(usable_levels()),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST(Isa, KernelsAreFoundByNameOfLevel) {
+TEST(Isa, EmptyNameGivesHighestLevelAndUnknownNameThrows) {
   EXPECT_EQ(usable_levels().front(), "baseline");
   EXPECT_EQ(&kernels_of(""), &kernels_of(usable_levels().back()));
   EXPECT_THROW(kernels_of("avx1024"), InvalidArgument);

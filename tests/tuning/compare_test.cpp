@@ -56,7 +56,7 @@ class Compare : public ::testing::Test {
   std::unique_ptr<Model> model_;
 };
 
-TEST(Verdicts, VerdictsWithPredictedTimeComeFirst) {
+TEST(Verdicts, FittingVerdictsComeFirstAndUntimedLastAmongThem) {
   for (const Objective objective : {Objective::kGeneration, Objective::kPrompt, Objective::kMix}) {
     Verdict fast, slow, untimed, lacking;
     fast.fits = slow.fits = untimed.fits = true;
@@ -235,7 +235,7 @@ TEST(UsefulSets, DistinguishesDevicesByMeasurements) {
   machine::MachineModel machine = described_machine({1e-12, 1.04e-12, 1e-12});
   for (machine::DeviceModel& device : machine.devices) device.identity.clear();
   const std::vector<Device*> devices = cpu_devices(3);
-  EXPECT_EQ(useful_sets(devices, machine).size(), 3u) << "measurements that differ by up to 5 % count as equal";
+  EXPECT_EQ(useful_sets(devices, machine).size(), 3u) << "measurements that differ by up to 10 % count as equal";
   machine.devices[2].products["q4_0"].streamed.front().seconds = 2e-12;
   EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
   // The devices have equal identities but different measurements.

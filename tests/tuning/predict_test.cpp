@@ -86,7 +86,7 @@ TEST_F(Predict, ReadsOnlyFilledCacheRows) {
   EXPECT_NEAR(seconds(101, 0) - seconds(1, 0), 50 * row, 0.02 * 50 * row);
 }
 
-TEST_F(Predict, PromptTimeGrowsQuadraticallyWithLength) {
+TEST_F(Predict, AttentionTimeOfPromptGrowsQuadratically) {
   machine::MachineModel machine = described_machine({0});
   machine.devices[0].attention_rate = 1e9;
   const auto seconds = [&](int64_t tokens, int64_t depth, int64_t batch) {

@@ -263,7 +263,7 @@ TEST(LatentWays, LatentSplitWithFasterPredictionIsChosen) {
   }
 }
 
-TEST(LatentWays, CacheStaysMirroredIfSplitsAreNotCompared) {
+TEST(LatentWays, CacheStaysMirroredOnHostOneDeviceOrUnknownLength) {
   const auto model = latent_model();
   const auto machine = std::make_shared<machine::MachineModel>(machine_of(2));
   const auto ways = [&](const char* ratio, int64_t rows, bool on_host) {

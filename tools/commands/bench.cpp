@@ -125,7 +125,7 @@ int bench(MeasureFlags flags, Tracer* tracer) {
   flags.candidates = flags.sampling.candidates();
   find_all(setups);
   BenchColumns columns = flags.columns(setups, tests);
-  columns.shares_follow = false;  // rows are printed at once, because each measurement takes minutes
+  columns.shares_follow = false;  // each row is printed after its measurement, which may take minutes
   BenchReport report(flags.format, columns);
   const auto measure_all = [&] {
     for (const BenchSetup& setup : setups) measure_setup(flags, setup, tests, report, tracer);

@@ -322,8 +322,8 @@ int plan_model(PlanFlags& flags) {
 void add_prediction(CLI::App& app, PlanFlags& flags) {
   flags.workload.add_to(app);
   app.add_flag("--recommend", flags.recommend,
-               "Compare single devices with -sm layer and -sm tensor on some or all devices. Layouts and steps are "
-               "then printed only with -o json");
+               "Compare each single device, and -sm layer and -sm tensor on some or all devices. Layouts and steps "
+               "are then printed only with -o json");
   const auto read_objective = [&flags](const std::string& flag, const std::string& text) {
     require<InvalidArgument>(text == "generation" || text == "prompt" || text == "mix",
                              "{} must be generation, prompt or mix, got '{}'", flag, text);

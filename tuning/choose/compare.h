@@ -49,11 +49,11 @@ struct Comparison {
                                      ///< fits
 };
 
-/// Compares all useful sets of the asked devices, and the asked groups. Each set is evaluated twice: with devices that
-/// act as one, and with devices that divide the layers. If nothing fits, the table also contains choices with a host
-/// part. The table omits choices that contradict the placement options. `progress` is called before each set and may
-/// throw to stop the comparison. Requires a machine model. Throws InvalidArgument if no choice is possible, or if the
-/// work has no tokens in the phase of the objective.
+/// Compares all useful sets of the asked devices, and the asked groups. A set of several devices is evaluated with
+/// devices that act as one and, if there are enough layers, with devices that divide the layers. If nothing fits, the
+/// table also contains choices with a host part. The table omits choices that contradict the placement options.
+/// `progress` is called before each set and may throw to stop the comparison. Requires a machine model. Throws
+/// InvalidArgument if no choice is possible, or if the work has no tokens in the phase of the objective.
 Comparison compare(Chooser& chooser, const std::function<void(int done, int total)>& progress = {});
 
 /// Explains in one sentence why the first verdict of a sorted table is the best.

@@ -8,7 +8,8 @@
 //                                "places": {"CPU0": "cores 0", "CPU1": "cores 1"}, "collectives": "auto f32",
 //                                "machine": {...}}]}
 //
-// Several threads and processes may use the file at the same time. The file contains the machines of the last writer.
+// Several threads and processes may use the file at the same time. If two programs save
+// at the same time, the file lacks the machine of the first program.
 #pragma once
 
 #include <filesystem>

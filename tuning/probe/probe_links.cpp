@@ -37,7 +37,7 @@ struct Message {
   Tensor* tensor = nullptr;
 };
 
-/// Work of one rank between two collectives, in place of the ops of a token.
+/// Simulated work of one rank between two collectives. The work stands for the ops of a token.
 struct Step {
   explicit Step(Backend& backend) : leaves(backend.device()), trial(backend) {
     constexpr int64_t kElements = 32 * 1024;

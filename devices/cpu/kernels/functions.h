@@ -116,8 +116,8 @@ inline F32 gated(F32 x, F32 gate) {
   return x / (splat(1.0f) + exp_of(-gate));
 }
 
-/// Returns erfc(z) e^(z^2) for z >= 0. The product of this function and 1 + z is smooth. A polynomial in (z - 2.5) / (z
-/// + 2.5) approximates the product with an error of 7e-9. It is fitted at Chebyshev nodes on [0, 10.5].
+/// Returns erfc(z) e^(z^2) for z >= 0. The product of this function and 1 + z is smooth. A polynomial in
+/// (z - 2.5) / (z + 2.5) approximates the product with an error of 7e-9. It is fitted at Chebyshev nodes on [0, 10.5].
 inline F32 scaled_erfc(F32 z) {
   constexpr float kTerms[] = {0.737822294f, -0.247046754f,    0.0763447508f,   0.016298471f,    -0.0315283872f,
                               0.014382557f, -0.000823325245f, -0.00174168369f, 0.000288759213f, 0.000211486433f};

@@ -219,8 +219,8 @@ struct Warp {
   }
 };
 
-/// Writes the rows if each row belongs to one warp. The destination is the result if only this block computes these
-/// rows, else the partials of the block's split.
+/// Writes the rows if each row belongs to one warp. Writes to the result if only this block computes these rows.
+/// Otherwise writes to the partials of the block's split.
 template <class Warp>
 __device__ inline void write_rows(const Arguments& a, const Place& place, bool alone, Warp& warp) {
 #pragma unroll 1

@@ -98,7 +98,7 @@ TEST(DivideCores, EveryThreadGetsACoreIfCoresSuffice) {
   }
 }
 
-TEST(DivideCores, DevicesWithUnevenThreadsMayShareCores) {
+TEST(DivideCores, DevicesWithUnevenThreadsShareCoresIfTooMany) {
   std::vector<int> threads(20, 1);
   threads[7] = 1000;
   for (const CoreSet& set : divide_cores(kTwoNodes, 20, threads)) {

@@ -232,7 +232,7 @@ TEST_F(Routed, PrunedValuesCanBeRead) {
 }
 
 /// The plan reduces a sum before a node that would change rows of zeros in this sum.
-TEST_F(Routed, SumIsReducedBeforeNodeThatMapsZeroToNonzero) {
+TEST_F(Routed, SumIsReducedBeforeNodesThatCannotBeRouted) {
   const auto check = [](const std::string& from, const std::string& to) {
     const Divided divided(2, "2:{0} 4:{1}", replaced(kExperts, from, to));
     EXPECT_GT(divided.collectives(), 1) << to;

@@ -297,7 +297,7 @@ TEST(SplitPolicy, RemaindersOfExpertsAlternateBetweenDevices) {
   EXPECT_EQ(sparse.partition(0, CutGroup::kExperts).to_string(), "1:{0} 1:{1} 1:{2} 1:{3} 1:{4} 1:{5} 1:{6} 1:{7}");
 }
 
-TEST(SplitPolicy, ExpertBiasesAreOnDeviceOfExpert) {
+TEST(SplitPolicy, UpBiasesAreDividedLikeExpertsAndDownBiasesAreMirrored) {
   Hparams h = narrow_experts();
   h.ff = 2880, h.experts = 32, h.experts_used = 4;
   Declared model(h, DType::kMXFP4, "gpt-oss");

@@ -58,7 +58,7 @@ TEST(Help, ListsShortNamesBeforeLongNames) {
   EXPECT_THAT(help, Not(HasSubstr("(-ts)")));
 }
 
-TEST(Help, DescriptionsOfFlagsAreComplete) {
+TEST(Help, DescriptionsAreNotAbbreviated) {
   const std::string help = help_of("run");
   EXPECT_THAT(help, AllOf(HasSubstr("Prompt text"), Not(HasSubstr("...")), Not(HasSubstr("So many"))));
 }

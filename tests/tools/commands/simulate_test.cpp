@@ -60,7 +60,7 @@ struct Simulate : testing::Test {
   inline static std::string small_, large_;
 };
 
-TEST_F(Simulate, PrintsTheSameTableAsBench) {
+TEST_F(Simulate, PrintsTableInStyleOfBench) {
   const Finished finished = run({"simulate", "-m", small_, "--machine", "H200x2-nvlink"});
   EXPECT_EQ(finished.code, 0) << finished.err;
   EXPECT_EQ(finished.err, "");

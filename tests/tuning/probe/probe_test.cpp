@@ -315,7 +315,7 @@ TEST(ProbeTrial, PollsBeforeEverySample) {
   EXPECT_EQ(polls, 4);
 }
 
-TEST(ProbeTrial, RepeatsThreeToThousandTimes) {
+TEST(ProbeTrial, RepeatsAtLeastThreeTimesWithLimit) {
   int calls = 0;
   const auto one = [&] { return static_cast<double>(++calls); };
   EXPECT_EQ(repeat_for(0, one), 2);
