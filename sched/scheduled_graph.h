@@ -3,7 +3,7 @@
 //
 // A value that one backend passes to another goes through slots of host memory. There is one slot for each run that may
 // be in flight (`copies`). In run r, the stream that computes the value writes slot r % copies after its split. The
-// stream that needs the value reads the slot just before its split. Events order the streams, so the host does not wait:
+// stream that needs the value reads the slot just before its split. Events order the streams instead of the host:
 //
 //   on A   run 0, write slot 0, run 1, write slot 1, run 2, (slot 0 read?) write slot 0, ...
 //   on B                        (written?) read slot 0, run 0,       (written?) read slot 1, run 1, ...

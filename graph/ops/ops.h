@@ -73,7 +73,7 @@ Tensor* attention(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* positions, 
                   AttentionParams params, std::string name = {});
 /// Merges attention results over parts of the rows (AttentionParams::parts) into the result over all rows.
 /// parts f32 [e + 1, h, t, z], lse f32 [y, h, t] -> [e, h, t]. `lse` has the values of all y parts. `parts` has z <= y
-/// of these parts. The result is the sum over the parts in `parts` of e^(part[e] - log(sum over y of e^lse)) * part[:e].
+/// of these parts. The result is the sum over `parts` of e^(part[e] - log(sum over y of e^lse)) * part[:e].
 /// Parts with lse -inf may hold any values. If every lse is -inf, the result is zeros.
 ///   e = 1, parts (6, 0) and (2, log 3), lse (0, log 3): 6 * 1/4 + 2 * 3/4 = 3
 Tensor* merge_attention(Graph& g, Tensor* parts, Tensor* lse, std::string name = {});
