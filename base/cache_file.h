@@ -14,7 +14,7 @@ struct CacheFile {
   const char* variable;
 };
 
-/// Returns the cache file. If the environment variable is set, the variable contains the path. Otherwise, the path is
+/// Returns the cache file. If the environment variable `variable` is set, its value is the path. Otherwise, the path is
 /// shoal/<name> in XDG_CACHE_HOME, or in ~/.cache if XDG_CACHE_HOME is unset.
 CacheFile cache_file(const char* variable, std::string_view name);
 
@@ -26,7 +26,7 @@ std::string read_cache_file(const CacheFile& file);
 void check_cache_file(const CacheFile& file);
 
 /// Creates the folder, writes a new file next to the cache and renames this file to the path of the cache. On failure,
-/// the cache is unchanged. The thrown DeviceError names the file, the system's reason and the variable.
+/// the cache is unchanged. The thrown DeviceError names the file, the system's error text and the environment variable.
 void write_cache_file(const CacheFile& file, std::string_view text);
 
 }  // namespace shoal

@@ -1,5 +1,5 @@
-// Errors of the whole library. Every failure throws one of these classes. No library code prints or exits. An error
-// message is one line that names the place, the problem and the remedy.
+// Errors of the whole library. Every failure throws one of these classes. The library never prints and never ends the
+// process. An error message is one line that names the place, the problem and the remedy.
 #pragma once
 
 #include <fmt/core.h>
@@ -34,8 +34,8 @@ class OutOfMemory : public DeviceError {
   using DeviceError::DeviceError;
 };
 
-/// A collective failed because a rank stalled, died or disagreed. The message names the rank, the operation and the
-/// waiting time.
+/// A collective failed because a rank stalled, crashed or queued a different collective. The message names the rank,
+/// the operation and the waiting time.
 class CommError : public Error {
  public:
   using Error::Error;

@@ -1,5 +1,5 @@
-// Parsing of all JSON that other programs or users wrote. The nesting depth is limited, because the functions that copy
-// or print a value recurse once per nesting level. Without the limit, a few hundred kilobytes of nested lists would
+// Parses all JSON that users or other programs wrote. The nesting depth is limited, because the functions that copy or
+// print a value recurse once per nesting level. Without the limit, a few hundred kilobytes of nested lists would
 // overflow the stack.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace shoal {
 inline constexpr int kDeepestJson = 16;
 
 /// Parses the text. Throws the errors of Json::parse if the JSON is invalid. Throws InvalidArgument if the nesting is
-/// too deep. `see` is called like the callback of Json::parse. Its exceptions also reach the caller.
+/// too deep. `see` is called like the callback of Json::parse. The caller also gets the exceptions that `see` throws.
 template <class Json = nlohmann::json, class See>
 Json parse_json(std::string_view text, const See& see) {
   return Json::parse(text, [&see](int depth, typename Json::parse_event_t event, Json& value) {

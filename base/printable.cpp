@@ -16,7 +16,7 @@ struct Character {
   bool is_valid = true;
 };
 
-/// Decodes the first character of a non-empty text in UTF-8. Overlong encodings and surrogates are invalid.
+/// Decodes the first character of a non-empty UTF-8 text. Overlong encodings and surrogates are invalid.
 Character first_of(std::string_view text) {
   const auto byte = [&](size_t i) -> uint32_t { return static_cast<unsigned char>(text[i]); };
   const uint32_t lead = byte(0);
@@ -34,8 +34,8 @@ Character first_of(std::string_view text) {
   return {code, bytes};
 }
 
-/// Whether the code is a control character, or an invisible character that changes the display of other characters.
-/// Joiners (U+200C, U+200D) do not count as control characters, because words and emoji contain joiners.
+/// Whether the code point is a control character, or an invisible character that changes the display of other
+/// characters. Joiners (U+200C, U+200D) do not count as control characters, because words and emoji contain joiners.
 bool is_control(uint32_t code) {
   struct Range {
     uint32_t first, last;
@@ -87,7 +87,7 @@ std::string printable(std::string_view text, size_t most) {
     }
     text.remove_prefix(character.bytes);
   }
-  if (more > 0) fmt::format_to(std::back_inserter(out), "... ({} more)", more);
+  if (more > 0) fmt::format_to(std::back_inserter(out), "... (omitted characters: {})", more);
   return out;
 }
 

@@ -113,7 +113,7 @@ void check_output(const std::filesystem::path& path, std::string_view what) {
   if (stat(path.c_str(), &status) != 0) return;
   require<OutputRefused>(!S_ISBLK(status.st_mode), "{}: is a disk; name another file for the {}", path.string(), what);
   require<OutputRefused>(!S_ISREG(status.st_mode) || !is_input(status),
-                         "{}: is read by this command; name another file for the {}", path.string(), what);
+                         "{}: is also an input file; name another file for the {}", path.string(), what);
   for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
     struct stat own{};
     const bool is_own = S_ISREG(status.st_mode) && fstat(stream, &own) == 0 && own.st_dev == status.st_dev &&

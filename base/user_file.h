@@ -1,8 +1,8 @@
-// Files that a user names. Opening a file never blocks. Directories are rejected. Pipes and devices are rejected unless
-// the caller accepts streams. The program remembers the files that it has read. An output that would overwrite such a
-// file is rejected:
+// Opens files whose paths come from the user. Opening a file never blocks. Directories are rejected. Pipes and devices
+// are rejected unless InputFile::takes_streams is true. The program remembers the files that it has read. An output
+// that would overwrite such a file is rejected:
 //
-//   shoal run -m x.gguf --trace x.gguf     x.gguf: is read by this command; name another file for the trace
+//   shoal run -m x.gguf --trace x.gguf     x.gguf: is also an input file; name another file for the trace
 //
 // All functions are thread-safe. The caller owns the descriptor that open_file() returns.
 #pragma once
@@ -23,8 +23,8 @@ struct InputFile {
   std::string_view what;  ///< name of the file in messages, such as "chat template"
   std::string_view remedy = "check the path and its permissions";
   bool is_kept = false;        ///< whether the file is a cache of this program; check_output() does not protect caches
-  bool takes_streams = false;  ///< whether pipes, terminals and other devices are accepted; the program reads them to
-                               ///< their end
+  bool takes_streams = false;  ///< whether pipes, terminals and other devices are accepted; such a stream is read to
+                               ///< its end
   size_t most_bytes = size_t{64} << 20;
   std::function<void()> poll = {};  ///< called every 50 ms while a stream is read; may throw to stop the read
 };
@@ -41,7 +41,7 @@ std::string read_stream(int descriptor, const InputFile& file);
 /// Makes all later calls of check_output() reject this file as an output. A file that does not exist is not protected.
 void note_input(const std::filesystem::path& path);
 
-/// The error of check_output(): the output would overwrite a file that must not be overwritten.
+/// check_output() throws this error if the output would overwrite a protected file.
 class OutputRefused : public InvalidArgument {
  public:
   using InvalidArgument::InvalidArgument;
@@ -50,8 +50,8 @@ class OutputRefused : public InvalidArgument {
 /// Throws OutputRefused if a write to `path` would destroy one of these:
 /// - an input of this process
 /// - the file that receives stdout or stderr of this process
-/// - a disk
-/// The function follows links. `what` names the output in messages: "trace".
+/// - a disk (block device)
+/// The function follows symbolic links. `what` is the name of the output in messages, for example "trace".
 void check_output(const std::filesystem::path& path, std::string_view what);
 
 }  // namespace shoal

@@ -2,8 +2,8 @@
 // collectives, so the measured time does not include the queueing. The times are per collective. Counters:
 //
 // - `alg_GB/s`: message size divided by the time.
-// - `bus_GB/s`: minimum traffic of each rank, divided by the time. This traffic is bus_factor() of the collective times
-//   the message size. So the bus rates are comparable for different numbers of ranks.
+// - `bus_GB/s`: minimum traffic of each rank, divided by the time. This traffic is the message size multiplied by
+//   bus_factor() of the collective. So bus rates for different numbers of ranks are comparable.
 //
 //   collectives_bench --benchmark_filter=all_reduce_f32/ranks:2
 #include <benchmark/benchmark.h>

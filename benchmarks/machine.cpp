@@ -184,7 +184,8 @@ size_t cache_bytes() {
 size_t beyond_caches() {
   size_t all = 0;
   for (const cpu::Node& node : cpu::machine_nodes()) all += node.cores.size();
-  // Assumes one last-level cache per eight cores, because virtual machines often do not report the shared cores.
+  // Assumes one last-level cache per eight cores, because virtual machines often do not report which cores share a
+  // cache.
   const size_t caches = cache_bytes() * ((all + 7) / 8);
   return std::clamp(8 * caches, size_t{256} << 20, size_t{4} << 30);
 }

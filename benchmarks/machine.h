@@ -1,16 +1,16 @@
-// Upper limits of this machine for a number of threads. Benchmarks compare their results with these limits. A limit is
-// measured at its first use, and the process then caches it. The measurement uses as many cores as threads, and the
-// instruction-set level of the CPU devices (SHOAL_CPU_ISA). Each limit is the highest of several runs, because other
-// programs can only reduce it. Thread-safe.
+// Measures upper limits of this machine for a number of threads. Benchmarks compare their results with these limits. A
+// limit is measured at its first use, and the process then caches it. The measurement uses one core per thread, and the
+// instruction-set level of the CPU devices (SHOAL_CPU_ISA). Each limit is the highest result of several runs, because
+// other programs can only reduce a result. Thread-safe.
 //
-//   read_bandwidth(2) == 66e9: two threads together read 66 GB/s of memory that is in no cache
+//   read_bandwidth(2) == 66e9: two threads together read 66 GB/s from memory, without cache hits
 #pragma once
 
 #include <cstddef>
 
 namespace shoal::bench {
 
-/// Number of threads in a measurement of the limits for `threads` threads. This is at most the number of usable cores.
+/// Number of threads that measure the limits for `threads` threads: `threads`, but at most the number of usable cores.
 int measured_threads(int threads);
 /// Number of bytes per second that all threads together read.
 double read_bandwidth(int threads);

@@ -84,7 +84,7 @@ void int16(int64_t rounds) {
 #endif
 }
 
-/// Number of elements that one step multiplies, counted in one operand.
+/// Number of elements that one step takes from each operand.
 #if defined(__AVX2__)
 constexpr size_t kByteProducts = kBytes, kWordProducts = kBytes / 2;
 #elif defined(__SSE2__)

@@ -21,7 +21,8 @@ struct Loops {
   /// instruction-set level.
   void (*int8)(int64_t rounds);
   double int8_ops;
-  /// Reads `streams` equal ranges of memory in turn. `bytes` is the total size and a multiple of streams * kReadStep.
+  /// Reads `streams` ranges of equal size, kReadStep bytes of each range in turn. `bytes` is the total size and a
+  /// multiple of streams * kReadStep.
   uint64_t (*read)(const std::byte* data, size_t bytes, int streams);
 };
 inline constexpr size_t kReadStep = 256;

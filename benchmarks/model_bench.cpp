@@ -1,13 +1,13 @@
 // Benchmarks of a whole model on CPU devices, which divide the cores of the machine. The benchmarks time prompts and
 // generation through a session, and compare the loading of a model with the reading of its file. First, a check
-// compares the logits of a prompt in one batch with the logits of one device that evaluates one token at a time.
+// evaluates a prompt in one batch, and also token by token on one device. It compares the logits of the two
+// evaluations.
 //
 // `shoal bench` times prompts and generation on any devices, in the format of llama-bench. The results here are
 // relative to the limits of the cores (benchmarks/machine.h).
 //
-//   prompt, generate   tokens/s. `generate` also prints the rate at which it reads weights: in GB/s, and as %bw in
-//                      percent of the read bandwidth. Models of the repository fit into a cache, so their %bw may
-//                      be over 100.
+//   prompt, generate   tokens/s. `generate` also prints the rate of weight reads in GB/s, and as %bw in percent of the
+//                      read bandwidth. Models of the repository fit into a cache, so their %bw may be over 100.
 //   load               uses the weights directly from the mapped file. GB/s: bytes of the file per second;
 //                      x_read: time relative to `read`
 //   load_copied        copies the weights without repacking
@@ -45,7 +45,7 @@
 namespace shoal::models {
 namespace {
 
-constexpr int64_t kChecked = 32;    ///< number of prompt tokens before the compared logits
+constexpr int64_t kChecked = 32;    ///< number of prompt tokens that are evaluated before the logits are compared
 constexpr int64_t kGenerated = 64;  ///< number of generated tokens after which the session rewinds
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -59,7 +59,7 @@ std::vector<Device*> make_devices(int count) {
   return devices;
 }
 
-/// Memory that the process has not used before. The pages are small, whatever the system setting for huge pages.
+/// Memory that the process has not used before. The pages are small even if the system enables huge pages.
 class FreshMemory {
  public:
   explicit FreshMemory(size_t size)
@@ -90,8 +90,8 @@ struct Loaded {
     return std::accumulate(members.begin(), members.end(), 0,
                            [](int sum, Device* device) { return sum + cpu::default_threads(*device); });
   }
-  /// Bytes of weights that one token reads. Unused experts do not count. The embedding counts only if it is also the
-  /// output head; otherwise a token reads only one of its rows.
+  /// Bytes of weights that one token reads. Unused experts do not count. The embedding table counts only if it is also
+  /// the output head. Otherwise, a token reads only one row of the table.
   double bytes_per_token() const {
     const Hparams& hparams = model->hparams;
     double bytes = 0;
@@ -105,7 +105,7 @@ struct Loaded {
     }
     return bytes;
   }
-  /// The buffer type of all weights. There is only one, because the placement has one device.
+  /// The buffer type of all weights. There is only one buffer type, because the placement has one device.
   const BufferType& weights_in() const { return model->weights.tensors().front()->buffer->type(); }
 
   std::vector<Device*> members;
@@ -140,8 +140,8 @@ struct Running {
   Session session;
 };
 
-/// Allowed relative error of the logits. A batch rounds the columns of products with quantised weights to 8 bits, but a
-/// single token does not. The error is 0.006 for the small models.
+/// Allowed relative error of the logits. For a batch, products with quantised weights round the columns to 8 bits. For
+/// a single token, they do not. The error of the small models is 0.006.
 constexpr double kTolerance = 0.02;
 
 void verify(const std::vector<float>& expected, const std::vector<float>& actual) {
@@ -207,9 +207,9 @@ class Subject {
     drop();
     const auto devices = static_cast<int>(state.range(0));
     double loading = 0, reading = 0;
-    read_file();  // fills the page cache and uses pages that the system has already prepared
+    read_file();  // fills the page cache; also uses the free pages that the system has already cleared
     while (state.KeepRunning()) {
-      read_file();  // reads and loads alternate, so both have the same conditions
+      read_file();  // reading and loading alternate, so other programs slow down both equally
       reading += read_seconds_;
       const auto start = std::chrono::steady_clock::now();
       auto loaded = std::make_unique<Loaded>(path_, devices, options);

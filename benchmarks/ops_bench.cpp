@@ -37,7 +37,7 @@ int threads_of(const Backend& backend) {
   return threads;
 }
 
-/// The device's buffer type with this name. Without a name, the buffer type that models use for weights.
+/// Returns the device's buffer type `name`. If `name` is empty, returns the buffer type that models use for weights.
 BufferType& weights_type(Device& device, const std::string& name) {
   if (name.empty()) return device.weights_type();
   std::vector<BufferType*> types{&device.buffer_type()};

@@ -1,10 +1,10 @@
 // Times a pipeline over two CPU devices. Each device has one thread and half of the layers. `pipelined` queues all
-// micro-batches at once. The second device then works on a micro-batch while the first device works on the next one.
-// `serial` waits for each micro-batch. Ideally, n micro-batches take (n + 1) / 2n of the serial time, which is 0.625
-// for n = 4.
+// micro-batches at once. The second device then works on a micro-batch while the first device works on the next
+// micro-batch. `serial` waits for each micro-batch. Ideally, n micro-batches take (n + 1) / (2n) of the serial time,
+// which is 0.625 for n = 4.
 //
-// First the results are verified, then the two modes are timed alternately. `ratio` is the median of pipelined /
-// serial. The ratio is only meaningful if two cores are free.
+// First the results are verified, then the two modes are timed alternately. `ratio` is the median of pipelined time /
+// serial time. The ratio is only meaningful if two cores are free.
 //
 //   pipeline_bench --benchmark_repetitions=5
 #include <benchmark/benchmark.h>

@@ -26,7 +26,8 @@ namespace {
 
 constexpr int kLayers = 40;
 
-/// `small`: a small model, whose weights fit into memory. Otherwise, the model is only planned and needs no memory.
+/// If `small` is true, returns a small model, whose weights fit into memory. Otherwise, returns a large model, which is
+/// only planned and needs no memory.
 Hparams hparams(bool small) {
   Hparams h;
   h.architecture = "llama";
@@ -48,7 +49,7 @@ Hparams hparams(bool small) {
   return h;
 }
 
-/// A model without memory, its layouts on a mesh, and the graph of one token.
+/// A model whose tensors have no memory, the layouts of these tensors on a mesh, and the graph of one token.
 class Planned {
  public:
   explicit Planned(int ranks, bool small = false) : store(ranks) {

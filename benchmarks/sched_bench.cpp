@@ -1,9 +1,9 @@
-// Times the work of the host thread for scheduling. The graph is a decoder of 32 layers: 965 nodes with tiny tensors.
-// CPU devices divide the layers, or one meta device runs all layers. First the results are verified, then calls are
-// timed on the calling thread. After each call, the thread waits for the devices; the time does not include this wait.
+// Times the scheduling work of the host thread. The graph is a decoder of 32 layers: 965 nodes with tiny tensors. CPU
+// devices divide the layers, or one meta device runs all layers. First the results are verified, then calls are timed
+// on the calling thread. After each call, the thread waits for the devices; the time does not include this wait.
 //
-//   schedule   only the decision
-//   first      a new graph: schedule, local graphs, plans
+//   schedule   only the creation of the schedule, which assigns nodes to backends
+//   first      the first call for a graph; it creates the schedule, the local graphs and their plans
 //   cached     compute_async of a graph that is in the cache
 //   queueing   compute_async of the backend, without a scheduler (only for one device or one meta device)
 //
@@ -57,8 +57,8 @@ int layer_of(const std::string& name) {
 /// The decoder on some devices, with a backend for each device.
 class Loaded {
  public:
-  /// `devices`: number of CPU devices, which divide the layers. If `use_meta` is set, the devices act as one meta
-  /// device.
+  /// `devices` is the number of CPU devices. If `use_meta` is true, they act as one meta device. Otherwise, they divide
+  /// the layers.
   Loaded(int devices, bool use_meta) : hparams_(hparams()) {
     cpu::configure(fmt::format("devices={},threads=1", devices));
     std::vector<Device*> cpus;
@@ -153,7 +153,8 @@ std::string difference(const std::vector<float>& expected, const std::vector<flo
   return {};
 }
 
-/// Times work of the calling thread and reports the median. Other load on the machine would affect a mean more.
+/// Times work of the calling thread and reports the median. Other load on the machine changes a median less than a
+/// mean.
 class Clock {
  public:
   explicit Clock(benchmark::State& state) : state_(state) {}

@@ -1,5 +1,5 @@
-// Times encoding, in bytes of text per second. The vocabularies are in data/models and build/vocabularies
-// (scripts/reference/vocabularies.py). The texts are English (docs/*.md) and C++ (models/*/*.cpp). The benchmark
+// Times encoding, in bytes of text per second. The vocabularies are in data/models and in build/vocabularies, which
+// scripts/reference/vocabularies.py creates. The texts are English (docs/*.md) and C++ (models/*/*.cpp). The benchmark
 // verifies that decoding restores the text.
 #include <benchmark/benchmark.h>
 
@@ -16,7 +16,7 @@
 namespace shoal::models {
 namespace {
 
-/// Files in a folder of the checkout, sorted by name.
+/// Files with this extension in the folder `name` of the checkout and in subfolders of this folder, sorted by path.
 std::vector<std::filesystem::path> files_below(const char* name, const char* extension) {
   const std::filesystem::path folder = std::filesystem::path(SHOAL_SOURCE_DIR) / name;
   std::vector<std::filesystem::path> files;

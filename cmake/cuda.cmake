@@ -1,12 +1,12 @@
-# Builds the CUDA plug-in, libshoal-cuda.so. SHOAL_CUDA=AUTO builds the plug-in if nvcc is found, ON always, OFF never.
-# The plug-in links the CUDA runtime statically. It searches for the driver and NCCL when a program loads it. So the
-# plug-in also loads on machines without a driver or NCCL.
+# Builds the CUDA plug-in, libshoal-cuda.so. SHOAL_CUDA=AUTO builds the plug-in if nvcc is found. ON always builds it,
+# and OFF never builds it. The plug-in links the CUDA runtime statically. It searches for the driver and NCCL at load
+# time. So the plug-in also loads on machines without a driver or NCCL.
 set(SHOAL_CUDA AUTO CACHE STRING "Build the CUDA plug-in: AUTO (if nvcc is found), ON, OFF")
 option(SHOAL_CUDA_LINEINFO "Add line numbers to kernels, for ncu and compute-sanitizer; doubles the plug-in's size" OFF)
 include(cmake/cuda_architectures.cmake)
 
-# Sources of the plug-in and of its emulated build in tests/cuda. The plug-in contains the collectives, because the
-# program that loads the plug-in may lack the library of that folder.
+# Sources of the plug-in and of its emulated build in tests/cuda. The plug-in contains all collectives, because the
+# program that loads the plug-in may not link the library `collectives`.
 file(GLOB_RECURSE shoal_cuda_sources CONFIGURE_DEPENDS
      ${PROJECT_SOURCE_DIR}/devices/cuda/*.cpp ${PROJECT_SOURCE_DIR}/devices/cuda/*.cu
      ${PROJECT_SOURCE_DIR}/collectives/*.cpp ${PROJECT_SOURCE_DIR}/collectives/*.cu)
@@ -16,7 +16,7 @@ if(SHOAL_CUDA STREQUAL "OFF" OR SHOAL_SANITIZE)
 endif()
 include(CheckLanguage)
 if(NOT CMAKE_CUDA_COMPILER)
-  unset(CMAKE_CUDA_COMPILER CACHE)  # otherwise check_language() uses an earlier "not found"
+  unset(CMAKE_CUDA_COMPILER CACHE)  # otherwise check_language() reuses the cached result "not found"
   find_program(SHOAL_NVCC nvcc HINTS /usr/local/cuda/bin ENV CUDA_PATH PATH_SUFFIXES bin)
   if(SHOAL_NVCC AND NOT DEFINED ENV{CUDACXX})
     set(ENV{CUDACXX} ${SHOAL_NVCC})
@@ -35,7 +35,7 @@ find_package(CUDAToolkit REQUIRED)
 if(SHOAL_CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${SHOAL_CCACHE})
 endif()
-if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # older than CMake 3.26
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before version 3.26
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
@@ -58,7 +58,7 @@ set(shoal_nvcc_options --expt-relaxed-constexpr --extended-lambda $<$<BOOL:${SHO
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
   list(APPEND shoal_nvcc_options --compress-mode=size)
 else()
-  list(APPEND shoal_nvcc_options -Xfatbin=-compress-all)  # --compress-mode=size needs a newer driver than CUDA 12
+  list(APPEND shoal_nvcc_options -Xfatbin=-compress-all)  # drivers for CUDA 12 do not support --compress-mode=size
 endif()
 set(shoal_cuda_werror "")
 if(SHOAL_WERROR)

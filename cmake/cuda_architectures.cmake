@@ -51,7 +51,7 @@ function(shoal_capabilities_of_gpus result)
 endfunction()
 
 # Warns about GPUs that cannot run the plug-in. `gpus`: compute capabilities of the GPUs. ${ARGN}: compute capabilities
-# of the plug-in. The rule is in devices/cuda/architectures.h.
+# of the plug-in. devices/cuda/architectures.h explains which GPU can run the code for which capability.
 function(shoal_warn_of_gpus_without_code gpus)
   foreach(gpu ${gpus})
     set(has_code FALSE)

@@ -11,7 +11,7 @@ foreach(folder base graph devices processes collectives machine sched meta model
           PATTERN "*.def")
 endforeach()
 install(TARGETS shoal_plugin EXPORT shoal-targets)
-if(TARGET shoal_cuda)  # OPTIONAL: with --target shoal, the build makes no plug-in
+if(TARGET shoal_cuda)  # OPTIONAL, because a build with --target shoal makes no plug-in
   install(TARGETS shoal_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/shoal OPTIONAL)
 endif()
 if(TARGET shoal_mpi)

@@ -1,5 +1,6 @@
-# Makes one static library per folder. The include path of all folders is the repository root. A folder links only its
-# DEPENDS. scripts/check_layering.py checks that the includes of the folder follow the same order.
+# Makes one static library per folder. The include path of all folders is the repository root. A folder links only the
+# libraries in its DEPENDS. scripts/check_layering.py checks that a folder includes only headers of itself and of
+# earlier folders.
 
 # A full build spends most of its time on headers, so the compiler reads eight files of a folder as one.
 # SHOAL_UNITY=OFF compiles each file separately, which is faster if one file changes repeatedly.
@@ -16,7 +17,8 @@ function(shoal_library folder)
   if(NOT sources)
     return()
   endif()
-  # A unity build cannot combine the op files of the CPU devices, because they use the same function names.
+  # A unity build cannot combine the op files of the CPU devices, because several of these files define functions with
+  # the same name.
   set(alike ${sources})
   list(FILTER alike INCLUDE REGEX "/devices/cpu/ops/")
   set_source_files_properties(${alike} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
@@ -72,7 +74,8 @@ function(shoal_cpu_kernels folder)
     target_compile_options(${target} PRIVATE ${flags_${level}} -O3 -fno-math-errno -fno-trapping-math
                                              -fopenmp-simd)
     # -ffp-contract=off: the compiler fuses no products and sums, so all tiles give the same bits. The code calls fma
-    # explicitly. -Wno-psabi: a function with vector arguments is called only within its file.
+    # explicitly. -Wno-psabi: disables a warning about the ABI of vector arguments. The warning is harmless, because a
+    # function with vector arguments is called only within its file.
     target_compile_options(${target} PRIVATE -ffp-contract=off -Wno-psabi)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(${target} PRIVATE shoal_flags fmt::fmt)

@@ -14,7 +14,7 @@
 namespace shoal::collectives {
 namespace {
 
-/// The process that owns all members; nullopt if several processes own them.
+/// The process that owns all members of a mesh; nullopt if several processes own members.
 std::optional<int> only_process(std::span<Device* const> members, int own) {
   const int first = process_of(*members.front(), own);
   const bool is_one =

@@ -131,7 +131,7 @@ void Communicator::validate(int rank, const Call& call) const {
   require<InvalidArgument>(0 <= rank && rank < ranks, "[{} {}] no rank {} in a mesh of {} ranks", kind.name, call.what,
                            rank, ranks);
   require<InvalidArgument>(!kind.sums || is_summable(call.dtype),
-                           "[{} {}] {} cannot be added; convert to f32, f16, bf16 or i32 first", kind.name, call.what,
+                           "[{} {}] {} cannot be summed; convert to f32, f16, bf16 or i32 first", kind.name, call.what,
                            name_of(call.dtype));
   const size_t expected = kind.counts(ranks);
   require<InvalidArgument>(call.counts.size() == expected, "[{} {}] expected {} counts for {} ranks, got {}", kind.name,

@@ -1,9 +1,10 @@
-// Communicator: collectives among the ranks of a mesh, queued on the ranks' backends like any other work. One
-// Communicator serves all ranks that this process owns. enqueue() accepts only these ranks; the backends of remote
-// ranks only identify the owning processes. A collective runs when every rank has queued it. All ranks must queue the
-// same collectives in the same order. Sums are computed in rank order, so every rank gets the same bits in every run.
-// If a rank does not arrive within the time-out, the operation fails on every rank with a CommError that names the
-// missing rank, the operation and the waiting time. synchronize() of the ranks' backends throws this error.
+// A Communicator runs collectives among the ranks of a mesh. The collectives are queued on the ranks' backends like any
+// other work. One Communicator serves all ranks that this process owns. enqueue() accepts only these ranks. The backend
+// of a remote rank only identifies the process that owns the rank. A collective runs when every rank has queued it. All
+// ranks must queue the same collectives in the same order. Sums are computed in rank order, so every rank gets the same
+// bits in every run. If a rank does not arrive within the time-out, the operation fails on every rank with a CommError
+// that names the missing rank, the operation and the waiting time. synchronize() of the ranks' backends throws this
+// error.
 #pragma once
 
 #include <chrono>
@@ -27,8 +28,8 @@ class ProcessGroup;
 
 namespace shoal::collectives {
 
-/// The arguments of one rank for a collective. Plain data. The Call, its counts and its text must stay valid until the
-/// rank's backend is synchronized, because enqueue() stores only the address of the Call. Counts are numbers of
+/// The arguments of one rank for a collective. Plain data. The Call, its `counts` and its `what` must stay valid until
+/// the rank's backend is synchronized, because enqueue() stores only the address of the Call. Counts are numbers of
 /// elements. The counts of ranks may differ, and a count may be zero. Counts of quantised elements are multiples of the
 /// block size. graph/collective.h defines the content of `in` and `out`, their overlap, and the allowed dtypes.
 struct Call {
@@ -39,9 +40,9 @@ struct Call {
   int64_t count = 0;
   std::span<const int64_t> counts = {};
   int root = 0;
-  const char* what = "";  ///< tensor name for messages
-  uint64_t whole = 0;     ///< if this call is a piece of a larger call: call_digest() of the larger call, equal on all
-                          ///< ranks
+  const char* what = "";  ///< name of the tensor in messages
+  uint64_t whole = 0;     ///< call_digest() of the larger call to which this call belongs as a piece; equal on all
+                          ///< ranks; 0 if this call is not a piece
 
   Amounts amounts(int ranks) const { return {ranks, count, counts, root}; }
 };
@@ -59,9 +60,10 @@ uint64_t call_digest(const Call& call);
 /// - If there is only one row, the call may also compute `in` as the result of `product`. `product` is a mul_mat with
 ///   one column; FusedLimits::products lists the dtypes of its weights. No other node reads this result, so the call
 ///   need not store it.
-/// - `column_forms` is the bit mask of additional forms (PassedForms of the rank's device) in which the column of
-///   `product` is available.
-/// - `normed_forms` is the bit mask of additional forms in which the call stores `normed` (only with one row).
+/// - `column_forms` is the bit mask of additional forms (such as quantised copies; PassedForms of the rank's device) in
+///   which the column of `product` is available.
+/// - `normed_forms` is the bit mask of the forms in which the call stores `normed` in addition to f32 (only with one
+///   row).
 ///
 /// Plain data. Like a Call, a FusedNorm must stay valid until the rank's backend is synchronized.
 struct FusedNorm {
@@ -73,7 +75,7 @@ struct FusedNorm {
   int64_t row = 0;
   int64_t rows = 0;
   float epsilon = 0;
-  const char* what = "";  ///< tensor name for messages
+  const char* what = "";  ///< name of the tensor in messages
   Tensor* product = nullptr;
   uint32_t column_forms = 0, normed_forms = 0;
 };
@@ -92,7 +94,7 @@ struct FusedLimits {
   bool operator==(const FusedLimits&) const = default;
 };
 
-/// The properties of a communicator that plans depend on.
+/// Plans depend on these properties of a communicator.
 struct CommunicatorTraits {
   std::vector<size_t> buffer_bytes;  ///< size in bytes of each rank's communication memory
   FusedLimits fused;
@@ -113,7 +115,7 @@ void check_implementation(std::string_view name);
 
 /// The dtype in which p2p transfers f32 sums. SHOAL_COMM_WIRE selects f32 (default) or bf16. bf16 halves the
 /// transferred bytes but rounds each addend and the result. Other implementations always transfer f32. Throws
-/// InvalidArgument for other values.
+/// InvalidArgument if SHOAL_COMM_WIRE has any other value.
 DType default_wire();
 
 struct Options {
@@ -131,8 +133,8 @@ struct Options {
   ProcessGroup* processes = nullptr;
 };
 
-/// Throws InvalidArgument for an unknown implementation, a time-out outside 1 ms to 1 day, or a wire dtype other than
-/// f32 and bf16.
+/// Throws InvalidArgument if the implementation is unknown, if the time-out is less than 1 ms or more than 1 day, or if
+/// the wire dtype is neither f32 nor bf16.
 void check_options(const Options& options);
 
 class Communicator {
@@ -143,15 +145,16 @@ class Communicator {
   /// Text for users: the reason why the communicator is slower on these devices than users might expect. Empty if there
   /// is no such reason.
   virtual std::string remark() const { return {}; }
-  /// Queues the call on the backend of `rank`. Does not block or allocate. Throws InvalidArgument for an invalid call
-  /// (wrong number of counts, a dtype that cannot be summed).
+  /// Queues the call on the backend of `rank`. Does not block or allocate. Throws InvalidArgument if the call is
+  /// invalid, for example if the number of counts is wrong or if the dtype cannot be summed.
   virtual void enqueue(int rank, const Call& call) = 0;
   /// The largest sizes that enqueue_fused() accepts.
   virtual FusedLimits fused_limits() const { return {}; }
-  /// Like enqueue(), for a fused call within fused_limits(). Every rank must queue the call. Throws InvalidArgument.
+  /// Queues a fused call within fused_limits(), like enqueue(). Every rank must queue the call. Throws InvalidArgument
+  /// if the communicator does not support the call.
   virtual void enqueue_fused(int rank, const FusedNorm& norm);
-  /// Fails every pending and later collective on every rank with `reason`. Thread-safe. A failed communicator reports
-  /// only its first failure and cannot recover; make a new communicator to continue.
+  /// Makes every pending and later collective fail with `reason` on every rank. Thread-safe. A failed communicator
+  /// reports only its first failure and cannot recover; make a new communicator to continue.
   virtual void abort(std::string_view reason) = 0;
   /// Whether backends may record (Backend::start_recording) and replay calls. Every rank must replay the calls in the
   /// same order. True only if calls run entirely on the device.
@@ -179,8 +182,8 @@ class Communicator {
 /// The devices of the backends.
 std::vector<Device*> devices_of(std::span<Backend* const> backends);
 
-/// Makes a communicator for backends, one per rank. A factory can also predict the traits of the communicator from the
-/// devices alone. Plans made before the communicator exists therefore match the later communicator.
+/// Makes a communicator from one backend per rank. A factory can also predict the traits of the communicator from the
+/// devices alone. A plan that is made before the communicator exists therefore matches the later communicator.
 class CommunicatorFactory {
  public:
   using Make = std::function<std::unique_ptr<Communicator>(std::span<Backend* const> ranks, const Options& options)>;
@@ -188,7 +191,7 @@ class CommunicatorFactory {
 
   CommunicatorFactory(std::nullptr_t = nullptr) {}
   /// Without `describe`, plans assume a communicator that needs no memory and has no fused calls. Plans are rebuilt if
-  /// the actual communicator differs.
+  /// the actual communicator has other traits.
   template <class F>
   requires std::is_constructible_v<Make, F> CommunicatorFactory(F make, Describe describe = {})
       : make_(std::move(make)), describe_(std::move(describe)) {}
@@ -205,16 +208,18 @@ class CommunicatorFactory {
 };
 
 /// A communicator for backends that run host functions in stream order (CPU devices), with one backend per rank. Throws
-/// InvalidArgument for other backends. Synchronizes the backends. The backends must outlive the communicator.
-/// Synchronize the backends before the communicator is destroyed. After a CommError, synchronize all backends before
-/// freeing tensors. docs/collectives.md describes the algorithm, steps and bytes of each collective.
+/// InvalidArgument for other backends. The function synchronizes the backends. The backends must outlive the
+/// communicator. The caller must synchronize the backends before the communicator is destroyed. After a CommError, the
+/// caller must synchronize all backends before it frees tensors. docs/collectives.md describes the algorithm, steps and
+/// bytes of each collective.
 std::unique_ptr<Communicator> make_host_communicator(std::span<Backend* const> ranks, const Options& options = {});
 CommunicatorTraits describe_host_communicator(std::span<Device* const> devices, const Options& options = {});
 
 /// A communicator for backends that run host functions in stream order. The backends may belong to different families.
 /// If the host cannot access a rank's memory (Backend::has_own_memory), the rank sends its data in pieces through
 /// pinned host memory. The copies of one piece overlap with the exchange of another piece. A communicator for a single
-/// family is faster. The backends must meet the conditions of make_host_communicator(). See docs/collectives.md.
+/// family is faster than this communicator. The backends must meet the conditions of make_host_communicator(). See
+/// docs/collectives.md.
 std::unique_ptr<Communicator> make_staged_communicator(std::span<Backend* const> ranks, const Options& options = {});
 CommunicatorTraits describe_staged_communicator(std::span<Device* const> devices, const Options& options = {});
 

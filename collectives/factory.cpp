@@ -23,7 +23,7 @@ namespace {
 
 enum class Choice : uint8_t { kHost, kMpi, kStaged };
 
-/// Throws InvalidArgument with the reason if the requested implementation cannot be used.
+/// Returns the requested implementation. Throws InvalidArgument with the reason if this implementation cannot be used.
 Choice choose(std::span<Device* const> devices, const Options& options) {
   const std::string& name = options.implementation;
   const std::string first = common_name(*devices[0], options.processes);
@@ -34,13 +34,13 @@ Choice choose(std::span<Device* const> devices, const Options& options) {
   require<InvalidArgument>(name != "mpi" || are_several,
                            "collectives by 'mpi' are for devices of several processes, but this is the only process; "
                            "start several processes (mpirun), or use auto or host");
-  require<InvalidArgument>(
-      name != "host" || !are_several,
-      "collectives by 'host' are for devices of one process; use auto or mpi for {} and the other devices", first);
+  require<InvalidArgument>(name != "host" || !are_several,
+                           "collectives by 'host' are for devices of one process; use auto or mpi for the mesh of {}",
+                           first);
   const bool all_host = std::all_of(devices.begin(), devices.end(), [](Device* one) { return has_host_memory(*one); });
   require<InvalidArgument>((name != "host" && name != "mpi") || all_host,
                            "collectives by '{}' are for devices that compute in host memory; use auto or staged for "
-                           "{} and the other devices",
+                           "the mesh of {}",
                            name, first);
   if (!all_host || name == "staged") return Choice::kStaged;
   return are_several ? Choice::kMpi : Choice::kHost;
@@ -50,8 +50,8 @@ Choice choose(std::span<Device* const> devices, const Options& options) {
 /// factory.
 CommunicatorFactory own_of(std::span<Device* const> members) {
   const std::string name = family_name(*members.front());
-  const BackendReg* family = nullptr;  // family of the local members; if all members are remote, the family named
-                                       // `name` in this process
+  const BackendReg* family = nullptr;  // family of the local members; if all members are remote: this process's family
+                                       // with the name `name`
   for (Device* member : members) {
     if (family_name(*member) != name) return {};
     if (is_remote(*member)) continue;

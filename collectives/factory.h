@@ -1,8 +1,8 @@
-// The communicator factory that a device family offers for its backends, under the name
-// functions::kCommunicatorFactory. The family may come from a plug-in, which has its own compiled copy of this folder.
-// Therefore the program compares its class sizes with the plug-in's class sizes before it passes any object.
-// devices/plugin.h does this for the classes of devices. If only the class sizes of this folder differ, a program
-// without meta devices can still use the plug-in's devices.
+// A device family can offer a communicator factory for its backends, under the name functions::kCommunicatorFactory.
+// The family may come from a plug-in, which has its own compiled copy of this folder. Therefore the program compares
+// its class sizes with the plug-in's class sizes before it passes any object to the plug-in. devices/plugin.h makes the
+// same check for the classes of devices. If only the class sizes of this folder differ, a program without meta devices
+// can still use the plug-in's devices.
 #pragma once
 
 #include <span>
@@ -19,16 +19,16 @@ constexpr uint64_t class_sizes() {
                       sizeof(CommunicatorTraits), sizeof(CommunicatorFactory)});
 }
 
-/// The family owns this object. `class_sizes` is at the same offset in every version. If its value differs from the
-/// program's value, the program reads no other member.
+/// The family owns this object. `class_sizes` is at the same offset in every version. If `class_sizes` differs from the
+/// program's class_sizes(), the program reads no other member.
 struct FamilyFactory {
   uint64_t class_sizes;  ///< value of class_sizes() compiled into the family
   CommunicatorFactory make;
 };
 inline constexpr FunctionName<FamilyFactory*> kCommunicatorFactory{functions::kCommunicatorFactory};
 
-/// The factory of the family; empty if the family offers none. Throws a DeviceError that names the plug-in if the class
-/// sizes differ.
+/// The factory of the family; empty if the family offers none. If the class sizes differ, throws a DeviceError that
+/// names the plug-in.
 CommunicatorFactory factory_of(const BackendReg& family);
 
 /// The factory for the members of a meta device, by the first rule that applies:

@@ -1,6 +1,6 @@
-// Measured message sizes from which one implementation of collectives is faster than another on this machine. `shoal
-// bench-comm --calibrate` measures and saves these sizes. A communicator that chooses between implementations reads
-// these sizes in its constructor. The file is JSON with one entry per mesh:
+// Measured message sizes at which the fastest implementation of a collective changes on this machine. `shoal bench-comm
+// --calibrate` measures and saves these sizes. A communicator that chooses between implementations reads these sizes in
+// its constructor. The file is JSON with one entry per mesh:
 //
 //   {"version": 1, "meshes": {
 //     "NVIDIA H200, sm_90, 132 multiprocessors x 8": {"one_shot_to_bytes": 65536, "nccl_from_bytes": 524288}}}

@@ -38,7 +38,7 @@ void unplace(Tensor& tensor) {
   tensor.data = nullptr;
 }
 
-/// Places a view at the address of its base. If the base has moved since the last call, places the view again.
+/// Places a view in the memory of its base. Does nothing if the view already has the correct address.
 void place_view(Tensor& view) {
   const Tensor& owner = *view.view_base;
   if (owner.buffer == nullptr) return;  // check_sources reports the unplaced base if a node needs the view
@@ -74,8 +74,8 @@ std::vector<PlacedInput> placed_inputs(const GraphRange& range, const MemoryPlan
   std::vector<PlacedInput> inputs;
   for (const auto& [tensor, place] : plan.tensors) {
     if (!tensor->is_leaf()) continue;
-    // Finds the first cut at or after `first_step`. If an empty segment and the next segment begin at the same step,
-    // finds the empty segment's cut.
+    // `cut` is the index of the first cut at or after `first_step`. If an empty segment and the next segment begin at
+    // the same step, `cut` is the index of the empty segment's cut.
     const auto cut = std::lower_bound(cuts.begin(), cuts.end(), place.first_step) - cuts.begin();
     inputs.push_back({tensor->id, place.first_step <= range.begin ? 0 : static_cast<int>(cut) + 1});
   }
@@ -97,7 +97,7 @@ void check_sources(const GraphRange& range) {
     for (const Tensor* source : node->src) {
       if (source == nullptr || source->buffer != nullptr) continue;
       fail<InvalidArgument>(
-          "[{} {}] source {} has no memory: place it first (allocate_tensors for weights, an earlier "
+          "[{} {}] source {} has no memory: place the source first (allocate_tensors for weights, an earlier "
           "plan for nodes)",
           name_of(node->op), node->name, describe(*source));
     }
@@ -126,10 +126,10 @@ StaticLayout layout_tensors(std::span<Tensor* const> tensors, const BufferType& 
     const size_t size = type.alloc_size(*tensor);
     const size_t padded = round_up(size, alignment);
     require<DeviceError>(size <= type.max_size(),
-                         "[{}] {} needs {}, more than the largest allocation ({}): split the tensor over more devices",
+                         "[{}] {} needs {}, but one allocation is limited to {}: split the tensor over more devices",
                          type.device().name(), describe(*tensor), format_bytes(size), format_bytes(type.max_size()));
-    // If a chunk with a single tensor would exceed max_size() after rounding, the chunk's size is not rounded and the
-    // chunk counts as full.
+    // If the rounded size of a single tensor exceeds max_size(), the size of the chunk is max_size(). No further tensor
+    // is placed in this chunk.
     const bool fits = !layout.chunk_sizes.empty() && layout.chunk_sizes.back() % alignment == 0 &&
                       layout.chunk_sizes.back() <= type.max_size() &&
                       padded <= type.max_size() - layout.chunk_sizes.back();
@@ -151,7 +151,7 @@ std::unique_ptr<Buffer> BufferType::allocate_tensors(std::span<Tensor* const> te
       parts[static_cast<size_t>(placement.chunk)]->place(*tensors[placed], placement.offset);
     }
   } catch (...) {
-    // The tensor that caused the failure may have been placed before the call, so it stays placed.
+    // The tensor that caused the failure is not unplaced, because it may have been placed before the call.
     for (size_t i = 0; i < placed; ++i) unplace(*tensors[i]);
     throw;
   }

@@ -1,5 +1,6 @@
-// Places persistent tensors, and the compute tensors of a graph, in buffers of one type. If the tensors exceed
-// max_size() of the type, several buffers are used. A call that fails frees all memory that it has allocated.
+// Places persistent tensors, and the compute tensors of a graph, in buffers of one type. If the total size of the
+// tensors exceeds max_size() of the type, several buffers are used. A call that fails frees all memory that it has
+// allocated.
 #pragma once
 
 #include <memory>
@@ -41,7 +42,7 @@ class ComputeArena {
   /// use `type`.
   explicit ComputeArena(Backend& backend, BufferType* type = nullptr);
   BufferType& type() const { return *type_; }
-  /// Returns one buffer for each of `sizes`. Each buffer has at least this size.
+  /// Returns one buffer for each of `sizes`. Each buffer has at least the requested size.
   std::vector<std::shared_ptr<Buffer>> take(std::span<const size_t> sizes);
   ComputeArena& member(size_t rank);
   /// Total bytes of the current buffers of all members.
@@ -58,7 +59,8 @@ class ComputeArena {
 /// An input whose memory belongs to a plan.
 struct PlacedInput {
   int number = 0;
-  int segment = 0;  ///< first segment in which no other tensor uses the input's memory
+  int segment = 0;  ///< result of GraphPlan::writable_from(); before this segment, other tensors may use the input's
+                    ///< memory
 };
 /// Finds an input by number in a list sorted by number. Returns nullptr if the list does not contain it.
 const PlacedInput* find_placed(std::span<const PlacedInput> inputs, int number);
@@ -70,14 +72,14 @@ struct GraphBuffers {
   std::vector<PlacedInput> inputs = {};  ///< inputs placed in these buffers, in ascending order of number
 };
 
-/// Plans and allocates memory for those compute tensors and inputs of a range that have no buffer yet. Sets the
-/// addresses of views, and adds missing workspaces to nodes. `parts` of the result is empty if no tensor had to be
-/// placed. This function uses only the options cuts, shown, late, fused and arena. Throws InvalidArgument if a source
-/// from outside the range has no memory.
+/// Plans and allocates memory for all compute tensors and inputs of a range that have no buffer yet. Sets the addresses
+/// of views, and adds missing workspaces to nodes. `parts` of the result is empty if no tensor had to be placed. This
+/// function uses only the members `cuts`, `shown`, `late`, `fused` and `arena` of `options`. Throws InvalidArgument if
+/// a source from outside the range has no memory.
 GraphBuffers allocate_graph(const GraphRange& range, Device& device, const PlanOptions& options = {});
 
 /// Undoes allocate_graph. The caller must call this function before it frees `memory`, the result of allocate_graph.
-/// Unplaces the range's tensors and workspaces in `memory`, so that the graph can be planned again.
+/// Unplaces all tensors and workspaces of the range that are in `memory`, so that the graph can be planned again.
 void release_graph(const GraphRange& range, const GraphBuffers& memory);
 
 /// Claims a range of nodes for one plan (Graph::claim). The claim ends when this object is destroyed.
@@ -95,8 +97,9 @@ class GraphClaim {
   std::weak_ptr<const void> life_;
 };
 
-/// The claim of a plan on its nodes, and the memory from allocate_graph. The destructor releases the claim and the
-/// memory if the graph still exists. Throws InvalidArgument if another plan has claimed one of the nodes.
+/// The claim of a plan on its nodes, and the memory from allocate_graph. The constructor throws InvalidArgument if
+/// another plan has claimed one of the nodes. The destructor releases the claim and the memory if the graph still
+/// exists.
 class GraphMemory {
  public:
   GraphMemory(const GraphRange& range, Device& device, const PlanOptions& options = {});
@@ -107,15 +110,15 @@ class GraphMemory {
   /// See GraphPlan::writable_from().
   int writable_from(const Tensor& input) const;
   const GraphRange& range() const { return claim_->range(); }
-  /// Whether the plan can move to `graph`, which has the same topology. Returns false if a source from outside the
-  /// range has no memory yet, or if a tensor that this object would place already has memory.
+  /// Whether move_to() is possible for `graph`, which has the same topology. Returns false if a source from outside the
+  /// range has no memory yet. Also returns false if a tensor that move_to() would place already has memory.
   bool can_move_to(const Graph& graph) const;
   /// Moves to another graph of the same topology (Backend::update_plan). The new graph's tensors get the addresses of
   /// the old graph's tensors. The old graph may already be destroyed.
   void move_to(Graph& graph);
 
  private:
-  /// Addresses of an input or node that is placed in `buffers_`.
+  /// Buffer, data address and workspace address of an input or node that is placed in `buffers_`.
   struct Place {
     Buffer* buffer;
     std::byte *data, *workspace;
@@ -125,7 +128,7 @@ class GraphMemory {
   std::unique_ptr<GraphClaim> claim_;
   GraphBuffers buffers_;
   int input_count_;                    ///< number of inputs of the graph
-  std::vector<Place> inputs_, nodes_;  ///< addresses of the graph's inputs in `buffers_`, and of the range's nodes
+  std::vector<Place> inputs_, nodes_;  ///< places of the graph's inputs and of the range's nodes in `buffers_`
 };
 
 }  // namespace shoal

@@ -55,8 +55,8 @@ void Backend::copy_through(Stage& stage, const Tensor& src, Backend& to, Tensor&
   stage.in_use = false;
 }
 
-// Returns a staging buffer that neither stream uses. The reading stream clears `in_use` after its read, and it reads
-// only after the other stream has filled the buffer.
+// Returns an unused staging buffer for a copy from another stream to this stream. This stream reads the buffer after
+// the other stream has filled it, and then clears `in_use`.
 Backend::Stage& Backend::take_stage(size_t bytes) {
   constexpr int kKept = 2;  // number of idle buffers that stay allocated for later copies
   Stage* taken = nullptr;
@@ -84,7 +84,7 @@ void Backend::order_before(Backend& to) {
 }
 
 void Backend::check_owner(const GraphPlan& plan) const {
-  // A run must not allocate. So the names are built only on failure.
+  // A run must not allocate. So the names in these messages are built only on failure.
   if (!plan.has_backend()) fail<InvalidArgument>("[{}] the plan's backend was destroyed; make a new plan", name());
   if (&plan.backend() == this) return;
   fail<InvalidArgument>("[{}] the plan was made by another backend ({}); run it on that backend", name(),
@@ -111,7 +111,7 @@ void Backend::check_options(const GraphRange& range, const PlanOptions& options)
     const bool inside = node != nullptr && node->id >= range.begin && node->id < range.end &&
                         range.graph->nodes()[static_cast<size_t>(node->id)] == node;
     require<InvalidArgument>(inside, "PlanOptions::shown: {} is not one of the plan's nodes [{}, {})",
-                             node != nullptr ? describe(*node) : "nothing", range.begin, range.end);
+                             node != nullptr ? describe(*node) : "nullptr", range.begin, range.end);
   }
   for (const Tensor* node : {options.before, static_cast<const Tensor*>(options.behind)}) {
     if (node == nullptr) continue;
@@ -119,9 +119,9 @@ void Backend::check_options(const GraphRange& range, const PlanOptions& options)
     const bool is_node = !node->is_leaf() && node->id >= 0 && static_cast<size_t>(node->id) < nodes.size() &&
                          nodes[static_cast<size_t>(node->id)] == node;
     const bool outside = node == options.before ? node->id < range.begin : node->id >= range.end;
-    require<InvalidArgument>(is_node && outside, "{} is not a node {} the plan's nodes [{}, {}) of graph '{}'",
-                             describe(*node), node == options.before ? "before" : "after", range.begin, range.end,
-                             range.graph->name());
+    require<InvalidArgument>(
+        is_node && outside, "{} is not a valid PlanOptions::{}: the plan has the nodes [{}, {}) of graph '{}'",
+        describe(*node), node == options.before ? "before" : "behind", range.begin, range.end, range.graph->name());
   }
   const auto inputs = range.graph->inputs();
   std::unordered_set<const Tensor*> known;
@@ -130,7 +130,7 @@ void Backend::check_options(const GraphRange& range, const PlanOptions& options)
                       static_cast<size_t>(late.input->id) < inputs.size() &&
                       inputs[static_cast<size_t>(late.input->id)] == late.input;
     require<InvalidArgument>(ours, "late input {} is not an input of graph '{}'",
-                             late.input != nullptr ? describe(*late.input) : "nothing", range.graph->name());
+                             late.input != nullptr ? describe(*late.input) : "nullptr", range.graph->name());
     require<InvalidArgument>(late.segment >= 0 && static_cast<size_t>(late.segment) <= options.cuts.size(),
                              "late input {} names segment {}, but the plan has segments 0 to {}", describe(*late.input),
                              late.segment, options.cuts.size());
@@ -153,12 +153,12 @@ Status Backend::compute(Graph& graph) {
   });
 }
 
-// After `use` is destroyed, the owner's family may be unloaded, and then its code no longer exists. So the code that
-// destroys `use` must not be part of that family.
+// The destruction of `use` may unload the owner's family with its code. So the code that destroys `use` must not be
+// part of that family.
 bool enqueue_for(const Device& owner, Backend& backend, std::function<void()> work) {
   struct Queued {
     FamilyUse use;
-    std::function<void()> work;  // declared after `use`, so destroyed before it
+    std::function<void()> work;  // declared after `use`; so `work` is destroyed before `use`
   };
   const auto run = [](void* object, const void*, bool) {
     const std::unique_ptr<Queued> queued(static_cast<Queued*>(object));
@@ -172,8 +172,8 @@ bool enqueue_for(const Device& owner, Backend& backend, std::function<void()> wo
 
 namespace {
 
-// Records events on the stream of each member, which releases held work. A backend with members may outlive its device.
-// So only the members record events.
+// Records an event on the stream of each member. Recording an event also releases the work that hold() holds back. A
+// backend with members may outlive its device. So only the members record events.
 void mark_queued(Backend& backend, std::vector<std::unique_ptr<Event>>& marks) {
   for (Backend* member : backend.members()) mark_queued(*member, marks);
   if (!backend.members().empty()) return;

@@ -30,7 +30,7 @@ enum class Status : uint8_t { kSuccess, kFailed, kAllocationFailed, kAborted };
 Status status_of(const std::function<void()>& work);
 
 /// A position in a backend's stream: one stream records the event, and other streams wait for it. An event can be
-/// recorded again. A wait refers to the latest recording that was queued before the wait. Waiting for an event that was
+/// recorded again. A wait refers to the latest recording that was queued before the wait. A wait for an event that was
 /// never recorded returns at once.
 class Event {
  public:
@@ -81,7 +81,7 @@ class DeviceStream {
   void get_async(const Tensor& tensor, void* data, size_t offset, size_t size) {
     get_2d_async(tensor, data, size, {offset, size, 1, size});
   }
-  /// Like get_async(), for bytes that later work of `reader` uses. If several processes run the same program, the bytes
+  /// Like get_async(). Later work of `reader` uses the bytes. If several processes run the same program, the bytes
   /// arrive in every process that owns a device of `reader`.
   virtual void get_async_for(Backend& reader, const Tensor& tensor, void* data, size_t offset, size_t size) {
     (void)reader;
@@ -89,9 +89,9 @@ class DeviceStream {
   }
   /// Copies src (on this backend's device) to dst (on `to`'s device). The copy follows all work queued so far on both
   /// backends and precedes later work on both backends. If this stream has failed, the contents of dst are undefined
-  /// and `to` continues. By default, if src or dst is in host memory, one stream accesses that memory directly.
-  /// Otherwise the copy uses a staging buffer in host memory. Events order the two streams. If a device has no events,
-  /// the host waits.
+  /// and `to` continues. By default, if dst is contiguous and in host memory, this stream writes directly to dst. If
+  /// only src is contiguous and in host memory, the stream of `to` reads directly from src. Otherwise, the copy uses a
+  /// staging buffer in host memory. Events order the two streams. If a device has no events, the host waits.
   virtual void copy_async(const Tensor& src, Backend& to, Tensor& dst) = 0;
 
   /// Pairs of hold() and release() may be nested. Between hold() and the matching release(), the device need not start
@@ -103,9 +103,10 @@ class DeviceStream {
   /// The streams of a backend with members (a meta backend); empty for a simple backend. For a backend with members,
   /// Event::wait() makes each member wait.
   virtual std::span<Backend* const> members() const { return {}; }
-  /// Traces the stream in its own row, which has the backend's name. With nullptr, tracing stops. Waits for queued
-  /// work; failures of this work remain stored for synchronize(). The tracer must exist until the caller stops tracing
-  /// or destroys the backend. A backend with members traces each member in its own row. The default traces nothing.
+  /// Writes the work of this stream to one row of the trace. The row has the backend's name. With nullptr, tracing
+  /// stops. Waits for queued work; failures of this work remain stored for synchronize(). The tracer must exist until
+  /// the caller stops tracing or destroys the backend. A backend with members writes one row per member. The default
+  /// traces nothing.
   virtual void set_tracer(Tracer* tracer) { (void)tracer; }
 };
 
@@ -114,8 +115,8 @@ class Recorder {
  public:
   virtual ~Recorder() = default;
   /// Compiles part of a graph and freezes the graph. The plan allocates and owns the memory of tensors that have no
-  /// buffer (devices/allocate.h). Throws DeviceError if memory is short. If an op is not supported, throws DeviceError
-  /// that names the node.
+  /// buffer (devices/allocate.h). Throws DeviceError if memory is insufficient. If an op is not supported, throws
+  /// DeviceError that names the node.
   virtual std::unique_ptr<GraphPlan> create_plan(const GraphRange& range, const PlanOptions& options) = 0;
   /// Queues segments [first, last) of a plan made by this backend. Does not allocate and does not wait for the device.
   /// A run consists of all segments in order. A caller may queue one or several segments at a time.
@@ -142,7 +143,7 @@ class Recorder {
   /// Waits for queued work. Returns nullptr if some of the queued work cannot be recorded (host tasks, host access,
   /// events). In this case, none of the work has run.
   virtual std::unique_ptr<Recording> stop_recording() { return nullptr; }
-  /// Queues the recorded work of this backend again, all at once.
+  /// Queues all work of the recording at once. The recording must belong to this backend.
   virtual void replay_async(Recording& recording) { (void)recording; }
 };
 
@@ -156,7 +157,8 @@ class HostStream {
     (void)task;
     return false;
   }
-  /// Whether the device's memory is inaccessible to the host. If true, a communicator must copy the bytes.
+  /// Whether the device has memory that the host cannot access. If true, a communicator must copy bytes to and from
+  /// host memory.
   virtual bool has_own_memory() const { return false; }
   /// Queues a copy between an address of this device's memory and host memory. The host memory must stay valid until
   /// synchronize(). Callers may call this function only if has_own_memory() is true.
@@ -181,7 +183,8 @@ class Backend : public DeviceStream, public Recorder, public HostStream {
   Status compute(GraphPlan& plan);
   Status compute(Graph& graph);
   PlanCache& plans() { return plans_; }
-  /// This pointer expires when the backend is destroyed. Plans and other objects that refer to the backend check it.
+  /// This pointer expires when the backend is destroyed. Plans and other objects that refer to the backend check the
+  /// pointer.
   std::weak_ptr<const void> life() const { return life_; }
 
  protected:
@@ -205,7 +208,7 @@ class Backend : public DeviceStream, public Recorder, public HostStream {
   std::shared_ptr<const void> life_ = std::make_shared<char>();
   std::unique_ptr<Event> queued_;               ///< event that is recorded on this backend; created at first use
   std::vector<std::unique_ptr<Stage>> stages_;  ///< staging buffers for copies to this backend
-  // Plans use the backend. So each implementation clears this cache in its destructor, after its last work is done.
+  // Plans use the backend. So the destructor of each implementation clears this cache after all queued work is done.
   PlanCache plans_{*this, 16};
 };
 

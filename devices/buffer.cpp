@@ -44,8 +44,8 @@ Buffer& buffer_of(std::string_view what, const Tensor& tensor) {
     fail<InvalidArgument>("[{} {}] the tensor has no memory: place it in a buffer first (allocate_tensors)", what,
                           tensor.name);
   }
-  fail<InvalidArgument>("[{} {}] {} no memory before its graph has a plan (Backend::create_plan, Scheduler::allocate)",
-                        what, tensor.name, tensor.is_leaf() ? "an input has" : "a node has");
+  fail<InvalidArgument>("[{} {}] {} has no memory: plan its graph first (Backend::create_plan, Scheduler::allocate)",
+                        what, tensor.name, tensor.is_leaf() ? "an input" : "a node");
 }
 
 void check_holds(std::string_view what, const Buffer& buffer, const Tensor& tensor) {
@@ -88,8 +88,8 @@ class LifePool {
   std::vector<BufferLife*> free_;
 };
 
-/// Several buffers that act as one. Each tensor is placed in a part and refers to that part. The multi-buffer only
-/// forwards calls to its parts.
+/// Several buffers (parts) that act as one buffer. Each tensor is placed in one part, and Tensor::buffer is that part.
+/// The multi-buffer only forwards calls to its parts.
 class MultiBuffer final : public Buffer {
  public:
   explicit MultiBuffer(std::vector<std::unique_ptr<Buffer>> parts)
@@ -167,7 +167,7 @@ void Buffer::attach(Tensor& tensor, std::byte* data) {
 }
 
 void Buffer::place(Tensor& tensor, size_t offset) {
-  require<InvalidArgument>(!is_multi(), "[place {}] a tensor cannot be placed in a multi-buffer: use one of its parts",
+  require<InvalidArgument>(!is_multi(), "[place {}] cannot place a tensor in a multi-buffer: use a part of the buffer",
                            tensor.name);
   require<InvalidArgument>(!tensor.is_view(), "[place {}] a view gets its address from its base: use place_view",
                            tensor.name);
@@ -197,7 +197,7 @@ void Buffer::alias(Tensor& tensor, const Tensor& placed) {
   require<InvalidArgument>(tensor.buffer == nullptr, "[alias {}] the tensor is placed already", tensor.name);
   require<InvalidArgument>(
       tensor.dtype == placed.dtype && same_shape(tensor, placed) && tensor.strides == placed.strides,
-      "[alias {}] {} cannot be an alias of {}", tensor.name, describe(tensor), describe(placed));
+      "[alias {}] {} and {} differ in dtype, shape or strides", tensor.name, describe(tensor), describe(placed));
   placed.buffer->do_alias(tensor, placed);
   placed.buffer->register_tensor(tensor, true);
 }
@@ -243,8 +243,8 @@ void Buffer::fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& 
 }
 
 void Buffer::do_fill(Tensor& tensor, size_t offset, size_t size, const ByteReader& read) {
-  constexpr size_t kMost = size_t{8} << 20;   // larger than every piece that a loader reads, except slices of wide
-                                              // experts
+  constexpr size_t kMost = size_t{8} << 20;   // most reads of a loader are smaller than this limit; slices of wide
+                                              // experts can be larger
   thread_local std::vector<std::byte> stage;  // a thread usually fills many pieces and reuses this buffer
   stage.resize(std::max(stage.size(), std::min(size, kMost)));
   for (size_t done = 0; done < size;) {

@@ -23,7 +23,7 @@ namespace shoal {
 class Buffer;
 class Device;
 
-/// kCompute is the memory of plans. A plan unplaces the tensors in this memory itself.
+/// kCompute is the memory of plans. The plan itself unplaces the tensors in this memory.
 enum class Usage : uint8_t { kAny, kWeights, kCompute };
 
 class BufferType {
@@ -38,7 +38,7 @@ class BufferType {
   /// Allocates memory for tensors that own their bytes, and places the tensors. If the tensors exceed max_size(), the
   /// result is a multi-buffer. If the call fails, no tensor is placed. See devices/allocate.h for the default layout.
   virtual std::unique_ptr<Buffer> allocate_tensors(std::span<Tensor* const> tensors, Usage usage);
-  /// Bytes of the largest possible allocation. Larger sets of tensors get several buffers.
+  /// Bytes of the largest possible allocation. A set of tensors that exceeds this size gets several buffers.
   virtual size_t max_size() const { return std::numeric_limits<size_t>::max(); }
   /// Bytes that the tensor needs in this memory, including padding, before rounding to the alignment.
   virtual size_t alloc_size(const Tensor& tensor) const { return tensor.bytes(); }
@@ -70,7 +70,7 @@ class Buffer {
   size_t size() const { return size_; }
   size_t alignment() const { return type_.alignment(); }
   bool is_host() const { return type_.is_host(); }
-  /// First address of the buffer, which is aligned. A device without addresses returns a stable fake address.
+  /// Aligned address of the buffer's first byte. A device without addresses returns a stable fake address.
   virtual std::byte* base() const = 0;
 
   Usage usage() const { return usage_; }
@@ -85,10 +85,11 @@ class Buffer {
   /// dtype, shape or strides, or if `tensor` is already placed.
   void alias(Tensor& tensor, const Tensor& placed);
   /// Undoes alias(), place_view() or place(). After the call, the tensor has no memory. The bytes and other tensors at
-  /// the same address are not affected. This buffer must still exist. If the buffer outlives the tensor, the call must
-  /// precede the tensor's destruction, because another tensor may get the address of this tensor object. For a tensor
-  /// from place(), the call waits until no work holds the buffer, and plans that read the buffer can no longer run (see
-  /// generation()). Throws InvalidArgument if the tensor is not in this buffer.
+  /// the same address are not affected. This buffer must still exist. If the buffer outlives the tensor, the caller
+  /// must call this function before the tensor object is destroyed. Otherwise, another tensor object may get the same
+  /// address. For a tensor that place() has placed outside compute memory, the call waits until no work holds the
+  /// buffer, and plans that read the buffer can no longer run (see generation()). Throws InvalidArgument if the tensor
+  /// is not in this buffer.
   void unplace(Tensor& tensor);
   /// This hook is called once for each tensor that is placed in the buffer.
   virtual void init_tensor(Tensor&) {}
@@ -141,11 +142,11 @@ class Buffer {
   virtual void do_get_2d(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows);
   virtual void do_reset() {}
   virtual void do_alias(Tensor& tensor, const Tensor& placed);
-  /// Undoes init_tensor or do_alias. An override may throw InvalidArgument to refuse.
+  /// Undoes init_tensor or do_alias. To reject the call, an override may throw InvalidArgument.
   virtual void do_unplace(Tensor&) {}
   /// Registers a tensor that was placed here, so that the destructor of the buffer unplaces it. place(), place_view()
-  /// and alias() call this function. Tensors in compute memory are not registered: a plan unplaces its thousands of
-  /// nodes itself.
+  /// and alias() call this function. Tensors in compute memory are not registered, because a plan itself unplaces its
+  /// thousands of nodes.
   void register_tensor(Tensor& tensor, bool is_alias = false) {
     if (usage_ != Usage::kCompute) placed_.add(tensor, is_alias);
   }
@@ -165,8 +166,8 @@ class Buffer {
   PlacedTensors placed_;
 };
 
-/// Combines several buffers into one. usage(), clear() and reset() of the result apply to all parts. Each tensor stays
-/// in its part.
+/// Combines several buffers into one. usage(), clear() and reset() of the result apply to all parts. Placed tensors
+/// remain in their parts.
 std::unique_ptr<Buffer> make_multi_buffer(std::vector<std::unique_ptr<Buffer>> parts);
 
 /// Blocking access through the tensor's own buffer. Throws InvalidArgument if the tensor has no buffer.

@@ -1,7 +1,7 @@
 // Detects whether a buffer still exists and still contains its placed tensors. Plans and queued work may outlive their
-// buffers. So they ask a BufferRef, which never accesses the buffer. Work that uses a buffer's memory holds the buffer.
-// The destruction or reset of a buffer waits until all holds are released. Thread-safe. No function here locks,
-// searches or allocates.
+// buffers. So plans and queued work use a BufferRef, which never accesses the buffer. Work that uses a buffer's memory
+// holds the buffer. The destruction or reset of a buffer waits until all holds are released. Thread-safe. No function
+// in this header locks, searches or allocates.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ class BufferRef {
   explicit BufferRef(BufferLife& life) : life_(&life), generation_(life.generation) {}
   bool operator==(const BufferRef&) const = default;
   bool is_there() const { return life_->generation.load(std::memory_order_acquire) == generation_; }
-  /// If the buffer was freed or reset, returns false and does not hold the buffer.
+  /// Holds the buffer and returns true. If the buffer was freed or reset, returns false and does not hold the buffer.
   bool hold() const {
     life_->holds.fetch_add(1);
     if (life_->generation.load() == generation_) return true;

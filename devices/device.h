@@ -74,8 +74,8 @@ class Device {
   /// tensors does not matter.
   virtual bool supports_op(const Tensor& node) const = 0;
   virtual bool supports_buffer_type(const BufferType& type) const { return &type.device() == this; }
-  /// Whether the node runs faster on this device even if the device must copy the node's weights from other memory. For
-  /// example, this can be true for large batches.
+  /// Whether this device runs the node faster than the device that stores the node's weights, although this device must
+  /// copy the weights first. For example, the result can be true for large batches.
   virtual bool offload_op(const Tensor& node) const {
     (void)node;
     return false;
@@ -106,8 +106,8 @@ class BackendReg {
   }
   /// Makes a device from parameters. Only families without a fixed list of devices (META) support this.
   virtual Device& create_device(std::string_view params);
-  /// Number of uses of this family. It counts existing backends, buffers and events of this family, and devices of
-  /// other families that use devices of this family (devices/family_use.h).
+  /// Number of uses of this family. The number counts existing backends, buffers and events of this family. It also
+  /// counts devices of other families that use devices of this family (devices/family_use.h).
   int uses() const { return uses_; }
 
  private:
@@ -122,13 +122,14 @@ struct PluginReport {
   struct Skipped {
     std::string file;
     std::string reason;
-    bool is_broken = true;  ///< false if the file is for other machines, or if another variant is better
+    bool is_broken = true;  ///< false if the file is for other machines, or if the search has already loaded another
+                            ///< variant of the family
   };
   std::vector<std::string> loaded;  ///< names of the loaded families
   std::vector<Skipped> skipped;
 };
 
-/// All families and devices of the process. They are found by name (case-insensitive), index or type. Families of
+/// All families and devices of the process. Lookups use a name (case-insensitive), an index or a type. Families of
 /// plug-ins can be unloaded. The caller of unload() ensures that no other thread uses the family's devices.
 class Registry {
  public:
@@ -164,8 +165,8 @@ class Registry {
   /// devices.
   std::unique_ptr<Backend> init(DeviceType type, std::string_view params = {});
 
-  /// Loads a plug-in (devices/plugin.h) unless it is already loaded. Throws InvalidArgument or DeviceError that names
-  /// the file, the problem and the remedy.
+  /// Loads a plug-in (devices/plugin.h). If the plug-in is already loaded, returns its family. Throws InvalidArgument
+  /// or DeviceError that names the file, the problem and the remedy.
   BackendReg& load(const std::filesystem::path& file);
   /// Loads the plug-ins libshoal-*.so of a directory. If a family has several variants, loads the variant with the
   /// highest score. The result reports unusable files, which do not stop the search. Throws InvalidArgument if the

@@ -27,36 +27,36 @@ struct PreparedPlan {
 /// segment separately. Between two segments, other backends may read the nodes in `shown` and write the inputs in
 /// `late`.
 struct PlanOptions {
-  /// Indices of the nodes before which a run may pause, in ascending order. The nodes are inside the range. The first
-  /// node of the range is not allowed.
+  /// Indices of the nodes before which a run may pause, in ascending order. Each index is in the range, after the first
+  /// node of the range.
   std::vector<int> cuts = {};
-  /// Nodes of the range that other backends read. They read a node at the first cut after the node, or at the end of
-  /// the range. The values of the node stay valid until then.
+  /// Nodes of the range that other backends read. These backends read a node at the first cut after the node, or at the
+  /// end of the range. The values of the node stay valid until that cut or end.
   std::vector<const Tensor*> shown = {};
-  /// Inputs that are written during the run, before a certain segment.
+  /// Inputs that are written during the run, before the segment LateInput::segment.
   std::vector<LateInput> late = {};
-  /// Ranges of nodes that run fused (see MemoryPlanOptions). They affect only the use of memory. The caller ensures
-  /// that each range runs as one operation.
+  /// Ranges of nodes that run fused (see MemoryPlanOptions). These ranges affect only the memory plan. The caller
+  /// ensures that each range runs as one operation.
   std::vector<NodeRange> fused = {};
   /// Source of compute memory. With nullptr, the plan allocates its own memory. With an arena, the values of inputs and
   /// nodes are valid until another plan of the arena runs. The arena must outlive the plan.
   ComputeArena* arena = nullptr;
-  /// Neighbours of the range in fused collective calls (FusedNorm in collectives/). `before` is the last node of the
+  /// Nodes of fused collective calls next to the range (FusedNorm in collectives/). `before` is the last node of the
   /// call directly before the range. `behind` is the product that starts the call directly after the range. A pointer
   /// is nullptr if there is no such call. See PassedForms.
   const Tensor* before = nullptr;
   Tensor* behind = nullptr;
   /// Label of the plan's runs in traces, such as "step 3". Traces print it before the node numbers.
   std::string label = {};
-  /// A plan that was made in advance for the same range, cuts, shown nodes and late inputs; nullptr if there is none. A
-  /// backend may take the contents of this plan and then need not plan the range again. A backend ignores a prepared
-  /// plan of another class. If the contents were already taken, making a plan throws InvalidArgument.
+  /// A plan that was made in advance for the same range and the same `cuts`, `shown` and `late`; nullptr if there is
+  /// none. A backend may take the contents of this plan and then need not plan the range again. A backend ignores a
+  /// prepared plan of another class. If the contents were already taken, making a plan throws InvalidArgument.
   PreparedPlan* prepared = nullptr;
 };
 
 /// A plan and its neighbours pass columns to each other, for example in quantized form. The bits of this struct list
-/// the forms of a column that are passed in addition to its plain values. The device defines the bits. Every run of the
-/// plan reads the forms in `before` and writes the forms in `behind`.
+/// the forms of a column that are passed in addition to the column's plain values. The device defines the bits. Every
+/// run of the plan reads the forms in `before` and writes the forms in `behind`.
 struct PassedForms {
   uint32_t before = 0;  ///< forms of the column from PlanOptions::before
   uint32_t behind = 0;  ///< forms of the column that PlanOptions::behind multiplies
@@ -76,11 +76,11 @@ class GraphPlan {
   bool has_backend() const { return !life_.expired(); }
   /// Bytes of compute memory of this plan, summed over its devices.
   virtual size_t allocated_bytes() const = 0;
-  /// Number of segments, each of which can be queued separately. It is the number of cuts + 1.
+  /// Number of segments, each of which can be queued separately. The result is the number of cuts + 1.
   virtual int segments() const { return 1; }
   /// The earliest segment before which the caller may write an input of the graph. Before this segment, other tensors
-  /// use the input's memory. The result applies to every device that has a copy of the input. The result is 0 except
-  /// for late inputs.
+  /// use the input's memory. The result applies to every device that has a copy of the input. If the input is not in
+  /// PlanOptions::late, the result is 0.
   virtual int writable_from(const Tensor& input) const {
     (void)input;
     return 0;
@@ -96,7 +96,7 @@ class GraphPlan {
 
  protected:
   /// Records the buffers that the range reads. Constructors call this function after all tensors are placed.
-  /// Backend::update_plan also calls it.
+  /// Backend::update_plan also calls this function.
   void note_memory(const GraphRange& range);
 
  private:
@@ -112,8 +112,8 @@ class GraphPlan {
   std::vector<Memory> reads_;
 };
 
-/// Holds the buffers that a plan reads (GraphPlan::check_memory) during a run of the plan. Throws InvalidArgument if a
-/// buffer was freed or reset.
+/// During a run of a plan, holds the buffers that the plan reads (GraphPlan::check_memory). The destruction or reset of
+/// a held buffer waits. Throws InvalidArgument if a buffer was already freed or reset.
 class HeldMemory {
  public:
   explicit HeldMemory(const GraphPlan& plan);

@@ -1,6 +1,6 @@
-// Buffers whose bytes this process can address. CPU devices use them. Devices that compute in host memory without
-// exposing it (BufferType::is_host is false) also use them. Host buffers also stage copies between devices. Thread
-// safety is as in devices/buffer.h.
+// Buffers whose bytes this process can address. CPU devices use these buffers. Other devices that compute in host
+// memory also use these buffers, even if they do not expose the memory (BufferType::is_host is false). Host buffers
+// also stage copies between devices. Thread safety is as in devices/buffer.h.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ class HostBuffer : public Buffer {
   HostBuffer(BufferType& type, std::byte* data, size_t size) : Buffer(type, size), data_(data) {}
 
   std::byte* base() const override { return data_; }
-  /// Copies directly if both buffers are plain host memory.
+  /// Copies and returns true if the buffers of `src` and `dst` are plain host memory.
   bool copy_tensor(const Tensor& src, Tensor& dst) override;
   void clear(uint8_t value) override;
 

@@ -11,7 +11,7 @@
 namespace shoal {
 
 /// If the device does not support a node of the range or cannot read the memory of a placed source, throws DeviceError
-/// that names the node. Throws InvalidArgument if the range is not a range of the graph.
+/// that names the node. Throws InvalidArgument if the range is not a range of the graph or contains a collective.
 void check_supported(const Device& device, const GraphRange& range);
 
 /// A graph range with its memory, divided into segments. The constructor freezes the graph.

@@ -1,13 +1,14 @@
-// Decides whether a device should copy the weights of a product from host memory and run the product. This is useful
-// for devices with fast products and a slow link to the host. GPUs use this function as Device::offload_op. This
-// function is pure.
+// Decides whether a device should copy the weights of a product from host memory and run the product. The copy saves
+// time only for large products, because the device is fast but its link to the host is slow. GPUs use this function as
+// Device::offload_op. This function is pure.
 #pragma once
 
 #include "graph/tensor.h"
 
 namespace shoal {
 
-/// Smallest number of columns for which a copy of the matrix over a bus is faster than a product on a CPU.
+/// Smallest number of columns for which a device computes a product faster than a CPU, although the device must copy
+/// the matrix over a bus.
 inline constexpr int64_t kColumnsWorthStreaming = 32;
 
 /// Whether the node is a product with at least kColumnsWorthStreaming columns per matrix. For experts, the average

@@ -37,7 +37,8 @@ struct PluginInfo {
   uint64_t class_sizes;  ///< class_sizes() as computed by the plug-in's compiler
   const char* family;    ///< BackendReg::name of the family from make_family
   const char* variant;   ///< name of this build of the family, such as "avx2"; "" if there is only one build
-  /// 0 means that this machine is not supported. The program loads the variant with the highest score.
+  /// Returns a positive score, or 0 if this machine is not supported. The program loads the variant with the highest
+  /// score.
   int (*score)();
   /// The program calls this function once when it loads the plug-in. The family is destroyed before the plug-in is
   /// closed.
@@ -61,10 +62,10 @@ constexpr uint64_t class_sizes() {
                       sizeof(std::function<bool()>)});
 }
 
-/// Error text for a plug-in whose classes have different sizes.
+/// Error text for a plug-in whose class sizes differ from the program's class sizes.
 inline constexpr std::string_view kOtherSizes =
-    "its class layouts differ from this program's: build both with the same version of shoal, the same standard "
-    "library and the same library settings (debug containers, old strings)";
+    "the class layouts of the plug-in and of this program differ: build both with the same version of shoal, standard "
+    "library and library settings (debug containers, string ABI)";
 
 constexpr PluginInfo plugin_info(const char* family, const char* variant, int (*score)(),
                                  std::unique_ptr<BackendReg> (*make_family)()) {

@@ -13,32 +13,32 @@ constexpr const char* kEntry = "shoal_plugin";
 [[noreturn]] void fail_open(const std::string& reason) {
   if (reason.find("undefined symbol") != std::string::npos) {
     fail<DeviceError>(
-        "it needs a symbol that this program does not export ({}): build the plug-in against this program's version of "
-        "shoal, and link programs that load plug-ins with shoal_enable_plugins()",
+        "the plug-in needs a symbol that this program does not export ({}): build the plug-in against this program's "
+        "version of shoal, and link programs that load plug-ins with shoal_enable_plugins()",
         reason);
   }
-  fail<DeviceError>("it is not a shared object for this machine, or a library that it needs is missing ({})", reason);
+  fail<DeviceError>("the file is not a shared object for this machine, or a required library is missing ({})", reason);
 }
 
 void check_version(const PluginInfo& info) {
   if (info.api_major == kPluginApiMajor && info.api_minor <= kPluginApiMinor) return;
-  fail<DeviceError>("it was built for plug-in API {}.{}, but this program has {}.{}: {}", info.api_major,
-                    info.api_minor, kPluginApiMajor, kPluginApiMinor,
-                    info.api_major >= kPluginApiMajor ? "use a newer shoal, or build the plug-in against this shoal"
-                                                      : "build the plug-in against the shoal of this program");
+  fail<DeviceError>("the plug-in is for API {}.{}, but this program has API {}.{}: {}", info.api_major, info.api_minor,
+                    kPluginApiMajor, kPluginApiMinor,
+                    info.api_major >= kPluginApiMajor ? "use a newer shoal, or build the plug-in for this program's API"
+                                                      : "build the plug-in against this program's version of shoal");
 }
 
 void check_info(const PluginInfo* info) {
-  require<DeviceError>(info != nullptr, "its {}() returns nothing", kEntry);
+  require<DeviceError>(info != nullptr, "the plug-in's {}() returns nullptr", kEntry);
   check_version(*info);
   require<DeviceError>(info->class_sizes == class_sizes(), "{}", kOtherSizes);
   require<DeviceError>(info->family != nullptr && *info->family != '\0' && info->variant != nullptr &&
                            info->score != nullptr && info->make_family != nullptr,
-                       "its {}() does not set the family, the variant or a function", kEntry);
+                       "the plug-in's {}() does not set the family, the variant or a function", kEntry);
 }
 
-/// Calls a function of the plug-in. An exception of the plug-in must be destroyed before the plug-in is closed. So only
-/// the text of the exception is passed on.
+/// Calls a function of the plug-in. An exception of the plug-in must be destroyed before the plug-in is closed. So this
+/// function throws a DeviceError with the text of the exception.
 template <class F>
 auto call(const char* what, F&& function) {
   std::string problem;
@@ -49,7 +49,7 @@ auto call(const char* what, F&& function) {
   } catch (...) {
     problem = "an exception without a message";
   }
-  fail<DeviceError>("its {} failed: {}", what, problem);
+  fail<DeviceError>("the plug-in's {} failed: {}", what, problem);
 }
 
 }  // namespace
@@ -58,11 +58,11 @@ PluginFile::PluginFile(std::filesystem::path path) : path_(std::move(path)) {
   std::error_code ignored;
   require<InvalidArgument>(std::filesystem::exists(path_, ignored), "there is no such file");
   // Opening a pipe would block until its other end is opened.
-  require<DeviceError>(!std::filesystem::is_fifo(path_, ignored), "it is a pipe, not a shared object");
+  require<DeviceError>(!std::filesystem::is_fifo(path_, ignored), "the file is a pipe, not a shared object");
   library_.reset(dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL));
   if (library_ == nullptr) fail_open(dlerror());
   const auto entry = reinterpret_cast<decltype(&shoal_plugin)>(dlsym(library_.get(), kEntry));
-  require<DeviceError>(entry != nullptr, "it has no function {}(), so it is not a shoal plug-in", kEntry);
+  require<DeviceError>(entry != nullptr, "the file has no function {}() and is not a shoal plug-in", kEntry);
   info_ = call(kEntry, entry);
   check_info(info_);
 }
@@ -74,9 +74,9 @@ int PluginFile::score() const {
 std::unique_ptr<BackendReg> PluginFile::make_family() const {
   return call("make_family()", [&] {
     auto family = info_->make_family();
-    require<DeviceError>(family != nullptr, "it creates no device family");
-    require<DeviceError>(family->name() == info_->family, "its family is {}, not {}", family->name(), info_->family);
-    family->devices();  // exceptions of devices() are thrown here
+    require<DeviceError>(family != nullptr, "the plug-in creates no device family");
+    require<DeviceError>(family->name() == info_->family, "family name is {}, not {}", family->name(), info_->family);
+    family->devices();  // called here, so that its exceptions become a DeviceError
     return family;
   });
 }

@@ -13,8 +13,8 @@ class PluginFile {
  public:
   /// Represents a family that is built into the program.
   PluginFile() = default;
-  /// Opens and checks the file. Throws InvalidArgument if it does not exist or is not a plug-in. Throws DeviceError if
-  /// it does not match this program.
+  /// Opens and checks the file. Throws InvalidArgument if the file does not exist. Throws DeviceError if the file is
+  /// not a plug-in or does not match this program.
   explicit PluginFile(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }  ///< absolute; empty for a built-in family

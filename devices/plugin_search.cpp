@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A plug-in that this machine can load.
+/// An open plug-in with its score. If the score is 0, the plug-in does not support this machine.
 struct Candidate {
   PluginFile file;
   int score;
@@ -47,7 +47,7 @@ bool list_plugins(const fs::path& directory, std::vector<fs::path>& files) {
 }
 
 [[noreturn]] void fail_unsupported(const PluginInfo& info) {
-  fail<DeviceError>("{} does not support this machine (score 0): use a variant or a build that supports it",
+  fail<DeviceError>("{} does not support this machine (score 0): use a variant or a build for this machine",
                     describe(info));
 }
 
@@ -156,7 +156,7 @@ PluginReport Registry::load_all() {
   PluginReport missing;
   for (const fs::path& directory : plugin_directories_from_environment()) {
     if (list_plugins(directory, files)) continue;
-    missing.skipped.push_back({directory.string(), "SHOAL_PLUGIN_PATH names this directory, but it does not exist"});
+    missing.skipped.push_back({directory.string(), "SHOAL_PLUGIN_PATH names this directory, which does not exist"});
   }
   for (const fs::path& directory : plugin_directories_of_program()) list_plugins(directory, files);
   PluginReport report = load_best(files);

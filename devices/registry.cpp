@@ -68,7 +68,7 @@ std::string_view name_of(DeviceType type) {
 }
 
 Device& BackendReg::create_device(std::string_view) {
-  fail<InvalidArgument>("family {} has a fixed list of devices: name one of them", name());
+  fail<InvalidArgument>("family {} has a fixed list of devices: name one of these devices", name());
 }
 
 Registry& Registry::instance() {
@@ -211,9 +211,9 @@ void Registry::check_new(const PluginFile& file) const {
   const BackendReg* other = find_family(file.info().family);
   if (other == nullptr) return;
   const std::string owner = file_of(*other).string();
-  fail<InvalidArgument>("its family name {} is already used by {}: {}", file.info().family,
+  fail<InvalidArgument>("the family name {} is already used by {}: {}", file.info().family,
                         owner.empty() ? "a part of the program" : owner,
-                        owner.empty() ? "give the family another name" : "unload that plug-in first");
+                        owner.empty() ? "give the family another name" : "unload the loaded plug-in first");
 }
 
 BackendReg& Registry::adopt(PluginFile file) {
@@ -222,7 +222,7 @@ BackendReg& Registry::adopt(PluginFile file) {
   Family family{std::move(file), nullptr};
   family.reg = family.file.make_family();
   for (const Device* device : family.reg->devices()) {
-    require<InvalidArgument>(find_device(device->name()) == nullptr, "its device name {} is already used",
+    require<InvalidArgument>(find_device(device->name()) == nullptr, "the device name {} is already used",
                              device->name());
   }
   BackendReg& adopted = *family.reg;

@@ -13,8 +13,8 @@
 
 namespace shoal {
 
-/// Bytes from the tensor's first element to piece number `piece`. With `per_row`, a piece is a row. Otherwise a piece
-/// is a block.
+/// Number of bytes from the tensor's first element to piece number `piece`. With `per_row`, a piece is a row. Otherwise
+/// a piece is a block.
 inline size_t piece_offset(const Tensor& tensor, size_t piece, bool per_row) {
   const auto blocks = static_cast<size_t>(tensor.shape[0] / traits(tensor.dtype).block_elems);
   size_t offset = 0;

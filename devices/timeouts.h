@@ -1,7 +1,7 @@
 // Lets a program exit although a device is stuck. If a collective fails, the ranks that wait in it continue. But a
-// stuck thread or GPU cannot be stopped. Synchronizing the backend of a stuck rank would wait for this rank forever. So
-// a callback can end the program instead. These functions are in devices/ because each plug-in has its own copy of
-// collectives/, but a program needs exactly one callback.
+// stuck thread or GPU cannot be stopped. Synchronizing the backend of a stuck rank would wait for this rank forever. To
+// avoid this wait, a callback can end the program. These functions are in devices/ because each plug-in has its own
+// copy of collectives/, but a program needs exactly one callback.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,8 @@ namespace shoal {
 using TimeoutCallback = std::function<void(std::string_view message)>;
 /// Callers must not call this function while collectives run.
 void set_timeout_callback(TimeoutCallback callback);
-/// Number of reported time-outs whose collective may still contain ranks.
+/// Number of time-outs whose reports (TimeoutReport) still exist. Ranks may still be in the collectives of these
+/// reports.
 int open_timeouts();
 
 /// Reports one time-out. The object that waits for ranks owns the report.

@@ -103,7 +103,8 @@ bool Tracer::take_chunk() {
   return chunks_left_.fetch_sub(1, std::memory_order_relaxed) > 0;
 }
 
-// Another thread may have written the row before it gave the row back. The mutex orders the two threads.
+// Another thread may have written the row before it gave the row back. The mutex orders the accesses of the two
+// threads.
 TraceRowUse Tracer::row(std::string_view name) {
   const std::lock_guard lock(mutex_);
   std::string wanted(name);

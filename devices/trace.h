@@ -45,7 +45,7 @@ struct TraceEvent {
   int64_t waiting_ns = 0;  ///< time for which this rank waited for other ranks in a collective, if known
 };
 
-/// The current time on the clock of spans.
+/// The current time in ns, on the clock that spans use.
 int64_t trace_clock();
 
 /// Plain data in which a thread records a span. Long names are truncated.
@@ -102,14 +102,14 @@ class TraceRow {
   bool in_use_ = false;  ///< guarded by the tracer's mutex
   Chunk* first_ = nullptr;
   Chunk* last_ = nullptr;         ///< used only by the writing thread
-  size_t room_ = 0;               ///< free spans in `last_`; used only by the writing thread
+  size_t room_ = 0;               ///< number of free spans in `last_`; used only by the writing thread
   std::atomic<size_t> count_{0};  ///< number of readable spans
 };
 
 struct GiveRowBack {
   void operator()(TraceRow* row) const;
 };
-/// A row in use by the thread that writes it. The destructor gives the row back to the tracer. So this object must be
+/// A row that one thread currently writes. The destructor gives the row back to the tracer. So this object must be
 /// destroyed before the tracer.
 using TraceRowUse = std::unique_ptr<TraceRow, GiveRowBack>;
 

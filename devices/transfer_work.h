@@ -12,7 +12,7 @@ namespace shoal {
 template <class TensorType, class Data>
 struct RowsWork {
   TensorType* tensor;
-  BufferRef memory;  ///< the work accesses the tensor only while it holds the tensor's buffer
+  BufferRef memory;  ///< the tensor's buffer; the work holds this buffer (HeldBuffer) while it accesses the tensor
   Data* data;
   size_t host_stride;
   Rows rows;

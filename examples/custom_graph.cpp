@@ -15,7 +15,8 @@ static void run() {
   // Three CPU devices with one thread each. For GPUs, replace the device list below by CUDA0,CUDA1,CUDA2.
   cpu::configure("devices=3,threads=1");
 
-  // y = relu(down * relu(up * x)). The first dimension is innermost: up maps 4 elements to 6, down maps 6 to 3.
+  // y = relu(down * relu(up * x)). In a shape, the first dimension is innermost. So `up` maps 4 elements to 6 elements,
+  // and `down` maps 6 elements to 3 elements.
   TensorContext weights;
   Tensor* up = weights.add("up", DType::kF32, {4, 6, 1, 1});
   Tensor* down = weights.add("down", DType::kF32, {6, 3, 1, 1});
@@ -33,7 +34,7 @@ static void run() {
   tensor_set(*up, ones.data(), 0, up->bytes());
   tensor_set(*down, ramp.data(), 0, down->bytes());
 
-  // The graph does not know about devices.
+  // The graph does not depend on the devices.
   Graph graph("example");
   Tensor* x = graph.input("x", DType::kF32, {4, 1, 1, 1});
   Tensor* hidden = unary(graph, mul_mat(graph, up, x, "hidden"), UnaryKind::kRelu, "active");

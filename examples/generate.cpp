@@ -1,4 +1,4 @@
-// Generates text with a model on devices that act as one:
+// Generates text with a model on devices that act as one device.
 //
 //   example_generate model.gguf CPU0,CPU1 "In the beginning"
 #include <fmt/core.h>

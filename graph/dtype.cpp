@@ -40,7 +40,7 @@ void from_integers(const void* src, float* dst, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<float>(values[i]);
 }
 
-/// Nearest integer, clamped to the type's range. NaN becomes 0.
+/// Rounds each element to the nearest integer and clamps it to the type's range. NaN becomes 0.
 template <class Integer>
 void to_integers(const float* src, void* dst, int64_t n) {
   using Limits = std::numeric_limits<Integer>;
@@ -138,7 +138,8 @@ uint16_t f32_to_f16(float value) {
     return static_cast<uint16_t>(sign | 0x7c00u | (payload ? payload : 0x200u));
   }
   if (rest >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00u);
-  if (rest < 0x38800000u) {  // below 2^-14: the last bit of 0.5 + x has the value 2^-24, so the addition rounds x
+  if (rest < 0x38800000u) {  // below 2^-14: the last bit of 0.5 + x has the value 2^-24, so the addition rounds x to a
+                             // multiple of 2^-24
     const float shifted = std::bit_cast<float>(rest) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }

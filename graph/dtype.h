@@ -1,6 +1,6 @@
 // Element types: a table with the traits of all types, including their conversions to and from f32. Quantised types are
-// storage formats of GGUF: a row is divided into blocks of `block_elems` elements, each of which occupies `block_bytes`
-// bytes. Traits are plain data; all functions are thread-safe.
+// storage formats of GGUF: a row is divided into blocks. Each block contains `block_elems` elements and has
+// `block_bytes` bytes. Traits are plain data; all functions are thread-safe.
 //
 //   bytes_for(DType::kQ4_0, 256) == 256 / 32 * 18 == 144
 #pragma once
@@ -22,13 +22,13 @@ inline constexpr int kDTypeCount = static_cast<int>(DType::kCount);
 
 struct DTypeTraits {
   DType dtype;
-  std::string_view name;  ///< as in flags and files: "f32", "q4_K"; lookup ignores case
+  std::string_view name;  ///< name in flags and files: "f32", "q4_K"; lookup ignores case
   uint32_t gguf_type;     ///< the type's number in GGUF files
   int64_t block_elems;    ///< elements per block; 1 for plain types
   size_t block_bytes;     ///< bytes per block
   bool is_quantized;
   bool is_float;  ///< true for f32, f16 and bf16
-  bool is_coded;  ///< decoded by graph/quants/codes.inc
+  bool is_coded;  ///< whether graph/quants/codes.inc decodes this type
   /// Converts n elements (a multiple of block_elems) to f32. Integers are converted by value.
   void (*to_f32)(const void* src, float* dst, int64_t n);
   /// Converts n f32 elements (a multiple of block_elems) to this type, rounding to nearest. nullptr for types with
@@ -36,7 +36,7 @@ struct DTypeTraits {
   void (*from_f32)(const float* src, void* dst, int64_t n);
 };
 
-/// Never fails for a valid enumerator.
+/// Does not fail if `dtype` is an enumerator.
 const DTypeTraits& traits(DType dtype);
 inline std::string_view name_of(DType dtype) {
   return traits(dtype).name;

@@ -33,8 +33,8 @@ Tensor make_leaf(std::string name, DType dtype, const Shape& shape, Role role) {
 void check_node(const Tensor& node, const OpInfo& row) {
   const int count = static_cast<int>(node.src.size());
   require<InvalidArgument>(count >= row.min_src && (row.max_src < 0 || count <= row.max_src),
-                           "[{} {}] expected {} to {} sources, got {}", row.name, node.name, row.min_src,
-                           row.max_src < 0 ? "any number of" : std::to_string(row.max_src), count);
+                           "[{} {}] expected {} {} sources, got {}", row.name, node.name, row.min_src,
+                           row.max_src < 0 ? "or more" : fmt::format("to {}", row.max_src), count);
   require<InvalidArgument>(node.params.index() == row.default_params.index(),
                            "[{} {}] expected the parameters of this op, got the parameters of another op", row.name,
                            node.name);

@@ -1,7 +1,7 @@
 // A graph: leaves, and nodes in execution order. A Graph owns its compute tensors and inputs. Weights and caches reside
 // in a TensorContext and outlive the graphs that use them. Build a graph on one thread, then run it: the first plan
-// freezes the graph. Values that change from run to run, such as positions and cache rows, are input tensors. So all
-// runs with one batch size can use one graph.
+// freezes the graph. Values that change from run to run, such as positions and cache rows, are input tensors. All runs
+// with the same batch size can therefore use the same graph.
 #pragma once
 
 #include <deque>
@@ -60,14 +60,14 @@ class Graph {
   /// A leaf that the caller writes before each run. All axis lengths must be >= 0. Throws InvalidArgument if another
   /// input has this name.
   Tensor* input(std::string name, DType dtype, Shape shape);
-  /// An input that replaces `tensor` of another graph and gets its name and dtype. The graph may already have an input
-  /// of this name.
+  /// An input that replaces `tensor`, which belongs to another graph. The input gets the name and dtype of `tensor`.
+  /// This graph may already have an input of this name.
   Tensor* placeholder(const Tensor& tensor, const Shape& shape);
-  /// An input that holds a copy of a tensor which this graph's nodes cannot read in place. The input has the tensor's
-  /// dtype and shape, without gaps. See Tensor::copied_from. If `name` is empty, the input has the tensor's name.
+  /// An input that holds a copy of a tensor which this graph's nodes cannot read in place. The input is contiguous and
+  /// has the tensor's dtype and shape. See Tensor::copied_from. If `name` is empty, the input has the tensor's name.
   Tensor* copy_of(const Tensor& tensor, std::string name = {});
-  /// Appends a node: checks the number of sources, infers the shape, sets view base and offset. An empty name becomes
-  /// "<op>_<index>". For wrong arguments, throws InvalidArgument and leaves the graph unchanged.
+  /// Appends a node: checks the number of sources, infers the shape, and sets view_base and view_offset. An empty name
+  /// becomes "<op>_<index>". For wrong arguments, throws InvalidArgument and leaves the graph unchanged.
   Tensor* add_node(Op op, OpParams params, std::vector<Tensor*> src, std::string name = {});
   /// Marks the tensor as an output, whose bytes stay valid until the caller has read them. Returns the tensor. For a
   /// view, the bytes of its base stay valid. If the base is a cache, it is unspecified whether these bytes include the
@@ -82,9 +82,9 @@ class Graph {
   /// See LastUses. The result is cached like the result of topology().
   std::shared_ptr<const LastUses> last_uses() const;
 
-  /// Reserves nodes [begin, end) for a plan until the nodes are released. `owner` is the name of the plan's device in
-  /// messages. A tensor has one address, so it cannot be placed in the memory of two plans. Throws InvalidArgument if
-  /// another plan has reserved one of the nodes.
+  /// Reserves nodes [begin, end) for a plan until the nodes are released. `owner` is the name of the plan's device;
+  /// messages print this name. A tensor has one address, so it cannot be placed in the memory of two plans. Throws
+  /// InvalidArgument if another plan has reserved one of the nodes.
   void claim(int begin, int end, std::string_view owner);
   void release(int begin, int end);
 
@@ -92,7 +92,8 @@ class Graph {
   std::span<Tensor* const> inputs() const { return inputs_; }
   /// Weights, caches and inputs that nodes use, each once, in order of first use.
   std::vector<Tensor*> leaves() const;
-  /// Finds a node or leaf by name; nullptr if absent. The time is linear in the size of the graph.
+  /// Finds a node or leaf by name. Returns nullptr if no tensor has this name. The time is linear in the size of the
+  /// graph.
   Tensor* find(std::string_view name) const;
 
  private:
@@ -116,8 +117,9 @@ class Graph {
   std::vector<std::vector<Tensor>> arena_;  ///< blocks never exceed their capacity, so tensors do not move
   std::vector<Tensor*> nodes_, inputs_;
   std::unordered_map<const Tensor*, const Tensor*> writers_;  ///< latest node that wrote into a persistent tensor
-  std::unordered_set<std::string> input_names_;               ///< names of the inputs, except placeholders
-  std::map<int, Claim> claims_;                               ///< keyed by a claim's first node; claims are disjoint
+  std::unordered_set<std::string> input_names_;               ///< names of the inputs that input() has made
+  std::map<int, Claim> claims_;                               ///< node ranges that plans have reserved; the key is the
+                                                              ///< first node; the ranges are disjoint
 };
 
 /// Part of a graph: nodes [begin, end).
@@ -136,7 +138,8 @@ inline std::span<Tensor* const> nodes_of(const GraphRange& range) {
   return range.graph->nodes().subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.end - range.begin));
 }
 
-/// The leaf or computed node that a chain of views leads to; `tensor` itself if it is not a view.
+/// The leaf or computed node at the end of a chain of views that starts at `tensor`. If `tensor` is not a view, returns
+/// `tensor`.
 inline const Tensor& behind_views(const Tensor& tensor) {
   const Tensor* behind = &tensor;
   while (is_view(behind->op)) behind = behind->src[0];

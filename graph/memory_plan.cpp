@@ -1,9 +1,9 @@
-// Turns lifetimes into offsets. Every planned tensor gets a slot: a size and the steps during which it is live. A node
-// that runs in place shares the slot of its source. Slots are placed from largest to smallest. Each slot is placed in
-// the smallest gap between slots that are live at the same time ("greedy by size", Pisarchyk and Lee 2020). This order
-// needs less memory than the order of the nodes, because small tensors do not fragment the space for large ones.
-// Planning N nodes takes O(N log N) if the occupied bytes form few separate stretches at each step. This is the usual
-// case, because most slots are adjacent.
+// Turns lifetimes into offsets. Every planned tensor gets a slot: a size in bytes and the steps during which the tensor
+// is live. A node that runs in place shares the slot of its source. Slots are placed from largest to smallest. Each
+// slot is placed in the smallest gap between slots that are live at the same time ("greedy by size", Pisarchyk and Lee
+// 2020). Placement in this order needs less memory than placement in the order of the nodes, because small tensors do
+// not fragment the space for large tensors. Planning N nodes takes O(N log N) if the occupied bytes form few separate
+// contiguous ranges at each step. This is the usual case, because most slots are adjacent.
 #include "graph/memory_plan.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace shoal {
 namespace {
 
-constexpr size_t kMaxInPlace = 32;  // bits of OpInfo::in_place_sources
+constexpr size_t kMaxInPlace = 32;  // number of bits in OpInfo::in_place_sources
 
 /// Bytes that are live during the steps [first, last]. Step i is node i of the graph.
 struct Slot {
@@ -33,7 +33,7 @@ struct Stretch {
   size_t begin = 0, end = 0;
 };
 
-/// Stretches in ascending order. Stretches that touch are merged.
+/// Stretches in ascending order. Adjacent stretches are merged.
 class Stretches {
  public:
   void add(size_t begin, size_t end) {
@@ -128,7 +128,7 @@ class Arena {
  private:
   struct Chunk {
     size_t size = 0;
-    size_t used = 0;  ///< end of the last slot, before the size is rounded up
+    size_t used = 0;  ///< largest end of a slot, computed without rounding up the slot's size
     TakenBytes taken;
   };
 
@@ -138,7 +138,8 @@ class Arena {
     return chunk.size <= max_chunk_ ? chunk.size : std::max(max_chunk_, chunk.used);
   }
 
-  /// The smallest gap that is large enough; if there is none, the end of the chunk.
+  /// The offset of the smallest gap that is large enough. If no gap is large enough, the end of the last occupied
+  /// stretch. nullopt if a slot at this end would exceed the chunk's size limit.
   std::optional<size_t> find_room(const Chunk& chunk, const Slot& slot) {
     rivals_.clear();
     chunk.taken.find(slot, rivals_);
@@ -171,7 +172,7 @@ class Arena {
   size_t max_chunk_;
   int first_, last_;
   std::vector<Chunk> chunks_;
-  std::vector<Stretch> rivals_;  ///< slots that overlap the current slot in time
+  std::vector<Stretch> rivals_;  ///< stretches that are occupied during the current slot's steps
 };
 
 /// The ranges of nodes that compute the weighted sum of each token's expert outputs: mul_mat_id, weighting,
@@ -246,22 +247,24 @@ class Planner {
   const Life& life(const Tensor& owner) const { return const_cast<Planner*>(this)->life(owner); }
 
   // A use of a view counts as a use of the tensor that owns the bytes. Outputs, inputs, and all bytes with a reader
-  // after the range are live until range_.end, one step past the last node. A late input is live only until its last
-  // use, unless it is an output.
+  // after the range are live until range_.end, one step past the last node. If a late input (LateInput: written during
+  // the run) is not an output, it is live only until its last use.
   int last_use_of(int step) const { return std::min(step, range_.end); }
   void find_last_uses() {
     for (size_t i = 0; i < of_nodes_.size(); ++i) {
       of_nodes_[i].last_use = last_use_of(uses_->nodes[static_cast<size_t>(range_.begin) + i]);
     }
     for (const Tensor* node : options_.shown) {
-      // The node is live past the cut, so that the last node before the cut cannot reuse the memory of this node.
+      // This node is live past the next cut (pause of the run), so that the last node before the cut cannot reuse its
+      // memory.
       if (!has_life(*node->storage())) continue;
       int& last = life(*node->storage()).last_use;
       last = std::max(last, segment_end(node->id));
     }
   }
 
-  /// Whether the range places the tensor. Weights, caches and nodes of earlier ranges have their own memory.
+  /// Whether the plan of this range places the tensor. Weights, caches and nodes of earlier ranges have their own
+  /// memory.
   bool has_life(const Tensor& owner) const {
     return owner.is_leaf() ? !owner.is_persistent() : owner.id >= range_.begin && owner.id < range_.end;
   }
@@ -269,13 +272,13 @@ class Planner {
   int begin_of(int segment) const {
     return segment == 0 ? range_.begin : options_.cuts[static_cast<size_t>(segment) - 1];
   }
-  /// The first cut after a step; the end of the range if there is none.
+  /// The first cut (pause of the run) after a step. If no cut follows the step, the end of the range.
   int segment_end(int step) const {
     const auto after = std::upper_bound(options_.cuts.begin(), options_.cuts.end(), step);
     return after == options_.cuts.end() ? range_.end : std::min(range_.end, *after);
   }
 
-  // If the range is only a part of the graph, only inputs that its nodes use are placed.
+  // If the range does not cover the whole graph, only inputs that nodes of the range use are placed.
   void assign_inputs() {
     for (const LateInput& late : options_.late) assign_late(late);
     if (range_.begin == 0 && range_.end == static_cast<int>(nodes_.size())) {
@@ -294,7 +297,8 @@ class Planner {
 
   bool awaits_slot(const Tensor& input) const { return needs_placement(input) && life(input).slot < 0; }
 
-  // A late input needs memory even if no node reads it, because the caller writes it in every run.
+  // A late input (LateInput: written during the run) needs memory even if no node reads it, because the caller writes
+  // it in every run.
   void assign_late(const LateInput& late) {
     check(late.segment >= 0 && static_cast<size_t>(late.segment) <= options_.cuts.size(),
           "late input {} belongs to segment {}, but there are only {} segments", late.input->name, late.segment,
@@ -307,7 +311,7 @@ class Planner {
 
   void check_written(int step, const Tensor& input) const {
     const int first = slots_[static_cast<size_t>(life(input).slot)].first;
-    require<InvalidArgument>(step >= first, "[{} {}] node {} reads {}, a late input that is not written until node {}",
+    require<InvalidArgument>(step >= first, "[{} {}] node {} reads late input {}, but the input is written at node {}",
                              name_of(nodes_[step]->op), nodes_[step]->name, step, input.name, first);
   }
 
@@ -327,7 +331,8 @@ class Planner {
     members_.push_back({&node, static_cast<int>(slots_.size()) - 1, size, true});
   }
 
-  /// The last step at which memory is live if its last use is `step`.
+  /// `step`: last use of some memory. Returns the last step at which this memory is live: the last step of the range in
+  /// `joined_` that contains `step`, or `step` if no range contains it.
   int end_of_use(int step) const {
     const auto after = std::upper_bound(joined_.begin(), joined_.end(), step,
                                         [](int value, const NodeRange& range) { return value < range.begin; });
@@ -352,7 +357,7 @@ class Planner {
     return options_.alloc_size ? options_.alloc_size(tensor) : tensor.bytes();
   }
 
-  /// The first source whose memory the node may overwrite; nullptr if there is none.
+  /// The first source whose memory the node may overwrite; nullptr if the node may not overwrite any source.
   const Tensor* source_to_overwrite(int step, const Tensor& node) const {
     const uint32_t candidates = info(node.op).in_place_sources;
     for (size_t i = 0; i < std::min(node.src.size(), kMaxInPlace); ++i) {

@@ -24,8 +24,8 @@ inline constexpr int kOpCount = static_cast<int>(Op::kCount);
 /// Relation between a node's bytes and the bytes of its source 0.
 enum class Alias : uint8_t {
   kNone,    ///< the node has its own memory
-  kView,    ///< the same bytes with another shape or strides; nothing runs
-  kWrites,  ///< the bytes of source 0 after the op has written into them (set_rows)
+  kView,    ///< the node has the bytes of source 0 with another shape or strides; no kernel runs
+  kWrites,  ///< the node has the bytes of source 0 after the op has written into them (set_rows)
 };
 
 enum class OpKind : uint8_t { kLeaf, kCompute, kView, kCollective };
@@ -34,17 +34,18 @@ struct OpInfo {
   Op op;
   std::string_view name;  ///< as printed and parsed: "mul_mat"
   OpKind kind;
-  int min_src, max_src;  ///< max_src == -1: any number; sources after the first min_src may be nullptr
+  int min_src, max_src;  ///< number of sources; max_src == -1: no maximum; sources after the first min_src may be
+                         ///< nullptr
   Alias alias;
   uint32_t in_place_sources;  ///< bit i: the result may overwrite source i if no later op uses this source. Result and
                               ///< source must also be contiguous and have equal dtypes and shapes.
-  OpParams default_params;    ///< default values; the type of this alternative is the op's parameter type
-  /// Sets node.dtype and node.shape from node.params and node.src; for views and set_rows also strides and view_offset.
-  /// Throws InvalidArgument "[op name] expected ..., got ..." with a description of the sources.
+  OpParams default_params;    ///< default values; the alternative that this variant holds is the op's parameter type
+  /// Sets node.dtype and node.shape from node.params and node.src. For views and set_rows, also sets node.strides and
+  /// node.view_offset. Throws InvalidArgument "[op name] expected ..., got ..." with a description of the sources.
   void (*infer)(Tensor& node);
 };
 
-/// Never fails for a valid enumerator.
+/// Does not fail if `op` is an enumerator.
 const OpInfo& info(Op op);
 inline std::string_view name_of(Op op) {
   return info(op).name;

@@ -70,7 +70,7 @@ std::string print(const std::vector<IndexRange>& ranges) {
   return fmt::format("[{}]", text);
 }
 
-// --- parsing: false if the text is not a valid value ----------------------------------------------------------
+// --- parsing: returns false if the text is not a valid value --------------------------------------------------
 
 std::string_view trim(std::string_view text) {
   constexpr std::string_view kBlank = " \t";
@@ -85,7 +85,7 @@ bool parse(std::string_view text, T& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-/// "[a, b]" -> "a", "b".
+/// Splits "[a, b]" into "a" and "b".
 bool parse_list(std::string_view text, std::vector<std::string_view>& items) {
   if (text.size() < 2 || text.front() != '[' || text.back() != ']') return false;
   text = text.substr(1, text.size() - 2);

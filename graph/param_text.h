@@ -13,7 +13,7 @@
 
 namespace shoal {
 
-/// Name and text of every parameter of the variant, in the order of `fields`.
+/// Returns the name and text of every parameter in `params`, in the order of `fields`.
 std::vector<std::pair<std::string_view, std::string>> param_texts(const OpParams& params);
 
 /// Sets one parameter from text. Throws InvalidArgument with the known names or the bad value.
@@ -22,10 +22,10 @@ void set_param(OpParams& params, std::string_view name, std::string_view text);
 /// Throws InvalidArgument if a value is not an enumerator of its type.
 void check_params(const OpParams& params);
 
-/// nullopt unless the whole text is an integer that fits into 64 bits.
+/// Returns nullopt if the text is not an integer or if the integer does not fit into 64 bits.
 std::optional<int64_t> parse_integer(std::string_view text);
 
-/// "[1, 2]" -> 1, 2. nullopt if it is malformed.
+/// Parses "[1, 2]" to 1, 2. Returns nullopt if the text is malformed.
 std::optional<std::vector<int64_t>> parse_integers(std::string_view text);
 
 }  // namespace shoal

@@ -1,6 +1,6 @@
 // The tensors placed in one buffer, as an intrusive list. When a buffer is destroyed, it unplaces the tensors in its
-// list. When a tensor is destroyed, it leaves the list. Either the buffer or a tensor may be destroyed first. All
-// functions are thread-safe. One mutex serves all lists, because tensors are placed rarely.
+// list. When a tensor is destroyed, it is removed from the list. Either the buffer or a tensor may be destroyed first.
+// All functions are thread-safe. One mutex serves all lists, because tensors are placed rarely.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ class PlacementLink {
   friend class PlacedTensors;
   void unlink() noexcept;
 
-  /// nullptr if the tensor is not in a list. Then no list refers to this tensor.
+  /// If this pointer is nullptr, the tensor is not in a list, and no list refers to this tensor.
   std::atomic<PlacementLink*> next_{nullptr};
   PlacementLink* previous_ = nullptr;
   Tensor* tensor_ = nullptr;
@@ -42,11 +42,12 @@ class PlacedTensors {
   PlacedTensors& operator=(const PlacedTensors&) = delete;
   /// Adds the tensor to this list and removes it from any other list. `is_alias`: see PlacementLink::is_alias().
   void add(Tensor& tensor, bool is_alias);
-  /// Empties the list and clears the placement of tensors in `buffer`. Call it before the buffer is destroyed.
+  /// Empties the list and clears the placement of tensors in `buffer`. Call this function before the buffer is
+  /// destroyed.
   void unplace_all(const Buffer* buffer) noexcept;
 
  private:
-  PlacementLink end_;  ///< sentinel: before the first and after the last link
+  PlacementLink end_;  ///< sentinel: follows the last link and precedes the first link
 };
 
 }  // namespace shoal

@@ -42,7 +42,8 @@ struct Tensor {
   std::vector<Tensor*> src;  ///< nullptr for an absent optional source
   Role role = Role::kCompute;
   bool is_output = false;  ///< the bytes stay valid until the caller has read them; no op overwrites them in place
-  int id = -1;             ///< index in the nodes (or, for an input, the inputs) of its graph; otherwise -1
+  int id = -1;             ///< index of a node in the graph's nodes, or of an input in the graph's inputs; -1 for other
+                           ///< tensors
   /// For an input made by Graph::copy_of: the tensor of another graph or device whose bytes this input copies. The code
   /// that runs the graph copies the bytes.
   const Tensor* copied_from = nullptr;
@@ -66,12 +67,12 @@ struct Tensor {
   /// contiguous).
   size_t span_bytes() const;
   bool is_contiguous() const;
-  /// Whether rows (axis 0) have no gaps. The outer strides do not matter.
+  /// Whether the elements of each row (axis 0) are contiguous. The outer strides do not matter.
   bool is_row_contiguous() const;
   bool is_view() const { return view_base != nullptr; }
   bool is_leaf() const { return op == Op::kNone; }
   bool is_persistent() const { return role == Role::kWeight || role == Role::kCache; }
-  /// The tensor that owns the bytes: view_base or this.
+  /// The tensor that owns the bytes: view_base for a view, this tensor otherwise.
   const Tensor* storage() const { return view_base ? view_base : this; }
   Tensor* storage() { return view_base ? view_base : this; }
 };
@@ -79,9 +80,9 @@ struct Tensor {
 /// Strides of a contiguous tensor. Throws if shape[0] is not a whole number of blocks.
 Strides contiguous_strides(DType dtype, const Shape& shape);
 bool same_shape(const Tensor& a, const Tensor& b);
-/// "[256, 4]": trailing axes of length 1 are omitted.
+/// Returns a text such as "[256, 4]". Trailing axes of length 1 are omitted.
 std::string to_string(const Shape& shape);
-/// "blk.0.attn_q q8_0 [256, 256]", for messages.
+/// Returns a text for messages, such as "blk.0.attn_q q8_0 [256, 256]".
 std::string describe(const Tensor& tensor);
 
 }  // namespace shoal

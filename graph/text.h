@@ -21,10 +21,10 @@ namespace shoal {
 std::string to_string(const Graph& graph);
 /// Prints one node as a line of the text form, without the line end. Also used in error messages.
 std::string to_string(const Tensor& node);
-/// "{dims=32, mode=halves}"; "" if all parameters have their defaults.
+/// Returns a text such as "{dims=32, mode=halves}", or "" if all parameters have their defaults.
 std::string params_to_string(Op op, const OpParams& params);
 
-/// Fills `graph`. Adds persistent leaves to `weights`, unless `weights` has leaves of the same name, dtype and shape.
+/// Fills `graph`. Adds each persistent leaf to `weights` if `weights` has no leaf with the same name, dtype and shape.
 /// Throws InvalidArgument for invalid text. The message starts with the line number, such as "line 3: ...".
 void parse_graph(std::string_view text, Graph& graph, TensorContext& weights);
 

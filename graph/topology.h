@@ -1,6 +1,6 @@
 // The topology of a graph as a value: everything that a plan depends on, except the identity of nodes and inputs. Two
-// graphs of equal topology can use one plan alternately (Backend::update_plan). A Topology may outlive its graph: it
-// keeps only the addresses of persistent leaves. A Topology is immutable and thread-safe.
+// graphs with equal topologies can use one plan alternately (Backend::update_plan). A Topology may outlive its graph:
+// it keeps only the addresses of persistent leaves. A Topology is immutable and thread-safe.
 #pragma once
 
 #include <vector>
@@ -14,8 +14,8 @@ class Topology {
   explicit Topology(const Graph& graph);
   /// Whether both graphs have the same inputs and nodes in the same order, with equal dtypes, shapes, ops, parameters,
   /// outputs and sources. Sources are equal if they are nodes or inputs with the same index, or the same weight or
-  /// cache. Copies of weights or caches must copy the same tensor. The originals of other copies, and all names, are
-  /// ignored.
+  /// cache. A copy of a weight or cache must have the same original in both graphs. The originals of other copies, and
+  /// all names, are ignored.
   bool operator==(const Topology& other) const = default;
 
  private:
@@ -23,7 +23,7 @@ class Topology {
   struct Source {
     const Tensor* persistent = nullptr;
     bool is_node = false;
-    int number = -1;  ///< -1 if the source is absent or persistent
+    int number = -1;  ///< index of the node or input; -1 if the source is absent or persistent
     bool operator==(const Source&) const = default;
   };
   struct Entry {
@@ -40,7 +40,7 @@ class Topology {
 
   static Entry entry_of(const Tensor& tensor);
 
-  std::vector<Entry> entries_;  ///< inputs, then nodes
+  std::vector<Entry> entries_;  ///< entries of the inputs, then entries of the nodes
 };
 
 }  // namespace shoal

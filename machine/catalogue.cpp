@@ -50,7 +50,8 @@ std::vector<std::string> names_of(const std::vector<Row>& rows) {
 /// One entry per GPU, in the order of the GPUs in the name of the machine.
 using Gpus = std::vector<const Gpu*>;
 
-/// Group of equal GPUs: "H200x8" has eight GPUs, and "RTX3090" has one GPU. For other texts, `gpu` is nullptr.
+/// Group of equal GPUs: "H200x8" has eight GPUs, and "RTX3090" has one GPU. If parse_group() finds no GPU in the text,
+/// `gpu` is nullptr.
 struct Group {
   const Gpu* gpu = nullptr;
   int count = 1;
@@ -135,8 +136,8 @@ const Link& find_link(std::string_view machine, const Gpus& gpus, std::string li
     if (!have_nvlink(gpus)) {
       fail<InvalidArgument>("machine '{}': NVLink connects {}; write -pcie instead", machine,
                             gpu.nvlink_generation == 0
-                                ? fmt::format("no {}", gpu.name)
-                                : fmt::format("at most {} {} GPUs, all of this model", gpu.nvlink_joined, gpu.name));
+                                ? fmt::format("no {} GPUs", gpu.name)
+                                : fmt::format("at most {} GPUs, all of model {}", gpu.nvlink_joined, gpu.name));
     }
     return link_named(machine,
                       gpu.nvlink_joined == 2 ? "nvlink-bridge" : fmt::format("nvlink{}", gpu.nvlink_generation));
@@ -213,7 +214,7 @@ CollectiveAlgorithm algorithm(std::string name, bool one_shot, const LinkStep& s
   return {std::move(name), one_shot, step.latency_us * 1e-6, step.per_rank_us * 1e-6, step.bandwidth_gb_s * 1e9};
 }
 
-/// Name of the GPUs, with a count for equal GPUs in a row: "RTX4090+RTX3090x2".
+/// Name of the GPUs, with a count for consecutive equal GPUs: "RTX4090+RTX3090x2".
 std::string text_of(const Gpus& gpus) {
   std::string text;
   for (size_t begin = 0, end = 0; begin < gpus.size(); begin = end) {
@@ -232,8 +233,8 @@ std::string read_text(const std::string& path, const std::function<void()>& poll
   return text;
 }
 
-/// Returns the description of a machine in `text`. `text` is the output of `shoal probe`, a machine file (the result is
-/// the latest entry of the file), or a plain description.
+/// Extracts the description of one machine from `text`. `text` is the output of `shoal probe`, a machine file, or a
+/// plain description. From a machine file, the function extracts the latest entry.
 std::string description_in(const std::string& text) {
   using Json = nlohmann::ordered_json;
   const Json json = parse_json_or_nothing<Json>(text);

@@ -39,7 +39,7 @@ Catalogue parse() {
   for (Json& gpu : gpus.at("gpus")) {
     const auto found = std::find_if(generations.begin(), generations.end(),
                                     [&](const Json& one) { return one.at("name") == gpu.at("generation"); });
-    check(found != generations.end(), "no generation {}", gpu.at("generation").dump());
+    check(found != generations.end(), "the catalogue has no GPU generation {}", gpu.at("generation").dump());
     gpu["generation"] = *found;
   }
   std::vector<Link> ways;

@@ -10,7 +10,7 @@
 
 namespace shoal::machine {
 
-/// A family of GPUs. Its values are the fractions of the peak rates that the kernels of models reach.
+/// A family of GPUs. Each value is the rate that the kernels of a model reach, divided by the peak rate of the GPU.
 struct Generation {
   std::string name;
   double bandwidth_of_peak;  ///< fraction of the peak memory bandwidth in products with one column

@@ -32,9 +32,10 @@ class CostModel {
   double copy(double bytes) const;
   /// Number of kinds of ranks. Ranks of one kind take the same time for the same work.
   int kinds() const { return static_cast<int>(kinds_.size()); }
-  /// Seconds of a whole node on a rank of this kind. `experts`: see node_cost().
+  /// Seconds that one rank of this kind takes for the whole node. `experts` has the same meaning as in node_cost().
   double compute(const Tensor& node, int kind, int64_t experts = 0) const;
-  /// Seconds that one more (slot, token) pair adds to a mul_mat_id on a rank of this kind (machine::pair_seconds).
+  /// Seconds that one more (token, selected expert) pair adds to a mul_mat_id on a rank of this kind
+  /// (machine::pair_seconds).
   double pair_seconds(const Tensor& node, int kind, int64_t experts) const;
   int kind_of(int rank) const { return ranks_.empty() ? 0 : ranks_[static_cast<size_t>(rank)]; }
 

@@ -193,7 +193,7 @@ double working_set(const Graph& graph, double kv_rows) {
       read.emplace_back(node, kv_bytes(*node, visible_rows(*node, kv_rows)));
     }
   }
-  // If several nodes read a weight, only the largest of their byte counts is added.
+  // If several nodes read the same weight, only the largest byte count is added.
   std::sort(read.begin(), read.end());
   double bytes = 0;
   for (size_t i = 0; i < read.size(); ++i) {

@@ -15,8 +15,9 @@ struct NodeCost {
   double seconds = 0;
   double bytes = 0;
 };
-/// Returns the cost of a node on a device. `kv_rows` has the same meaning as in working_set(). `in_cache`: weights and
-/// KV rows are read from the device's caches. Throws InvalidArgument if the device has no product model for the dtype.
+/// Returns the cost of a node on a device. `kv_rows` has the same meaning as in working_set(). If `in_cache` is true,
+/// weights and KV rows are read from the device's caches. Throws InvalidArgument if the device has no product model for
+/// the dtype of the node's weights.
 NodeCost node_cost(const DeviceModel& device, const Tensor& node, double kv_rows, bool in_cache);
 /// Average number of weight bytes that a product reads; 0 for other nodes. A mul_mat_id reads the fraction
 /// used_experts() of its weights.
@@ -33,12 +34,13 @@ struct ProductTable {
 
 /// Whether a device executes work for the node. False for views, collectives and empty nodes.
 bool is_executed(const Tensor& node);
-/// node_cost() with a ProductTable of the device. Callers with many nodes make the table only once. `experts` is the
-/// total number of experts if the mul_mat_id has only some of the experts. 0: the mul_mat_id has all experts.
+/// Like node_cost() above, but takes a ProductTable of the device. Callers with many nodes make the table only once. If
+/// the mul_mat_id has only some of the experts, `experts` is the total number of experts. If the mul_mat_id has all
+/// experts, `experts` may be 0.
 NodeCost node_cost(const DeviceModel& device, const ProductTable& products, const Tensor& node, double kv_rows,
                    bool in_cache, int64_t experts = 0);
-/// Seconds that one more (slot, token) pair adds to the time of a mul_mat_id. `experts` has the same meaning as in
-/// node_cost(). With one token, every pair reads a different expert. With many tokens, most experts are read even
+/// Seconds that one more (token, selected expert) pair adds to the time of a mul_mat_id. `experts` has the same meaning
+/// as in node_cost(). With one token, every pair reads a different expert. With many tokens, most experts are read even
 /// without the new pair.
 double pair_seconds(const DeviceModel& device, const ProductTable& products, const Tensor& node, bool in_cache,
                     int64_t experts);

@@ -8,7 +8,7 @@
 namespace shoal::machine {
 namespace {
 
-/// Largest number of (token, expert) pairs for which the exact distribution is used; a normal distribution for more.
+/// Above this number of (token, expert) pairs, a normal distribution replaces the exact distribution.
 constexpr int64_t kMostCounted = 64;
 /// Half of the integration range (in standard deviations), and number of integration steps.
 constexpr double kDeviations = 8;
@@ -38,8 +38,8 @@ struct Draw {
   }
 };
 
-/// Models the (slot, token) pairs of T tokens as draws from T copies of the experts. The mean is the same as with a
-/// separate draw for each token. The variance is nearly the same.
+/// Models the (token, selected expert) pairs of T tokens as draws from T copies of the experts. The mean is the same as
+/// with a separate draw for each token. The variance is nearly the same.
 Draw draw_of(std::span<const int64_t> experts, std::span<const double> seconds, int64_t used, int64_t tokens) {
   Draw draw;
   for (const int64_t count : experts) draw.parts.push_back(real(count * tokens));
@@ -49,20 +49,22 @@ Draw draw_of(std::span<const int64_t> experts, std::span<const double> seconds, 
   return draw;
 }
 
-/// Returns the largest number of draws for which the part takes at most `limit` seconds.
+/// Returns the largest number of draws from `part` for which the device of `part` takes at most `limit` seconds.
 int64_t most_within(const Draw& draw, size_t part, double limit) {
   const double most = std::min(draw.parts[part], real(draw.drawn));
   if (draw.seconds[part] <= 0) return static_cast<int64_t>(most);
   return static_cast<int64_t>(std::min(most, std::floor(limit / draw.seconds[part] * (1 + 1e-12))));
 }
 
-/// Returns the probability that no part takes more than `limit` seconds: the number of combinations with this property,
-/// divided by the number of all combinations. The combinations are counted part by part. `ways` is working memory.
+/// Returns the probability that no device takes more than `limit` seconds. This probability is the number of
+/// combinations within the limit, divided by the number of all combinations. The combinations are counted part by part.
+/// `ways` is working memory.
 double probability_within(const Draw& draw, double limit, std::vector<double>& ways) {
   const auto drawn = static_cast<size_t>(draw.drawn);
   ways.assign(drawn + 1, 0.0);
   ways[0] = 1;
-  // The term for n draws from a part is scaled by (drawn / population)^n, so that sums of terms stay near 1.
+  // The term for n draws from a part is scaled by (drawn / population)^n * exp(-mean), so that sums of terms stay near
+  // 1.
   const double odds = std::log(real(draw.drawn) / draw.population);
   for (size_t part = 0; part < draw.parts.size(); ++part) {
     const auto most = static_cast<size_t>(most_within(draw, part, limit));
@@ -99,8 +101,9 @@ double counted(const Draw& draw) {
   return expected;
 }
 
-/// The expectation of the maximum with normal distributions: n[d] = mean[d] + deviation[d] * z[d]. A correction
-/// accounts for the fixed sum of all n[d]. The correction is exact if the devices are equally busy.
+/// The expectation of the maximum with normal distributions: n[d] = mean[d] + deviation[d] * z[d], and z[d] is standard
+/// normal. A correction of the variance accounts for the fixed sum of all n[d]. The correction is exact if the devices
+/// are equally busy.
 double integrated(const Draw& draw) {
   const double correction = (draw.population - real(draw.drawn)) / std::max(draw.population - 1, 1.0);
   std::vector<double> means, deviations;

@@ -36,7 +36,7 @@ std::vector<ProductPoint> product_points(const JsonValue& value) {
     const auto [columns, seconds] = pair_of(item, "[columns, seconds]");
     const ProductPoint point{columns.whole(1, 1 << 30), seconds.positive()};
     if (!points.empty() && points.back().columns >= point.columns) {
-      columns.refuse(fmt::format("more columns than the previous {}", points.back().columns));
+      columns.refuse(fmt::format("more columns than {} (previous point)", points.back().columns));
     }
     points.push_back(point);
   }
@@ -70,7 +70,8 @@ void read_rates(const JsonValue& value, double bytes_per_second, DeviceModel& de
   if (others) add_products(device, *others, bytes_per_second);
 }
 
-/// Operations/s of products at the largest measured number of columns, with f16 weights or else with the fastest dtype.
+/// Returns the rate (operations/s) of products with f16 weights at the largest measured number of columns. Without a
+/// product model for f16, returns the rate of the fastest dtype.
 double best_rate(const DeviceModel& device) {
   const auto rate = [](const ProductModel& model) {
     return 2 * static_cast<double>(model.streamed.back().columns) / model.streamed.back().seconds;
@@ -149,7 +150,8 @@ std::vector<Domain> read_domains(const JsonValue& value) {
   return domains;
 }
 
-/// Returns the index of the domain in the device's "domain". Without this key, adds a domain for this device alone.
+/// Returns the index of the domain that the device's key "domain" names. Without this key, adds a domain for this
+/// device alone.
 int domain_of(const JsonValue& value, const std::string& device, size_t declared, MachineModel& machine) {
   const auto named = value.find("domain");
   const std::string name = named ? named->text() : device;
@@ -208,7 +210,7 @@ CollectiveTable read_table(const JsonValue& value, const MachineModel& machine) 
     const auto [bytes, seconds] = pair_of(item, "[bytes, seconds]");
     const CollectiveTable::Point point{bytes.not_negative(), seconds.not_negative()};
     if (!table.points.empty() && table.points.back().bytes >= point.bytes) {
-      bytes.refuse(fmt::format("more bytes than the previous {}", table.points.back().bytes));
+      bytes.refuse(fmt::format("more bytes than {} (previous point)", table.points.back().bytes));
     }
     table.points.push_back(point);
   }
@@ -249,7 +251,7 @@ MachineModel parse_machine(std::string_view json, std::string_view origin) {
   value.object({"version", "name", "disturbance", "domains", "devices", "collectives", "algorithms", "copy_latency",
                 "copy_bandwidth", "disk_bandwidth", "network", "links"});
   if (const JsonValue version = value.at("version"); !version.is(kVersion)) {
-    version.refuse(fmt::format("{}, the only known format", kVersion));
+    version.refuse(fmt::format("{}, the only supported version", kVersion));
   }
   MachineModel machine;
   machine.name = value.has("name") ? value.at("name").text() : std::string(origin);

@@ -49,7 +49,7 @@ nlohmann::ordered_json parse_named_json(std::string_view text, std::string_view 
   } catch (const InvalidArgument& error) {
     fail<InvalidArgument>("{}: {}", origin, error.what());
   } catch (const Json::parse_error& error) {
-    fail<InvalidArgument>("{}: not valid JSON from {} on; see docs/simulation.md for the format", origin,
+    fail<InvalidArgument>("{}: invalid JSON at {}; see docs/simulation.md for the format", origin,
                           place_of(text, error.byte));
   } catch (const Json::out_of_range&) {
     fail<InvalidArgument>("{}: a number in this text is too large", origin);

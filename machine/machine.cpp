@@ -13,10 +13,11 @@
 namespace shoal::machine {
 namespace {
 
-/// Bytes that a rank sends, relative to the full tensor, if each rank processes an equal part of the data.
+/// Number of bytes that a rank sends, divided by the number of bytes of the full tensor. Each rank processes an equal
+/// part of the data.
 double traffic_of(Collective kind, int ranks) {
   return bus_factor(kind, ranks) / (info(kind).is_pairwise() ? ranks : 1);  // in a pairwise collective, each rank has
-                                                                            // an n-th of the tensor
+                                                                            // 1/n of the tensor
 }
 
 double table_seconds(const CollectiveTable& table, double bytes) {

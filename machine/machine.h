@@ -49,9 +49,9 @@ struct DeviceModel {
   int domain = 0;                   ///< index into MachineModel::domains
   int host = 0;                     ///< index of the host; MachineModel::network connects hosts
   size_t memory = 0;                ///< total bytes
-  double cores = 1;                 ///< number of cores of the domain that the device keeps busy
+  double cores = 1;                 ///< number of cores that the device keeps busy in its domain
   double bandwidth = 0;             ///< bytes/s of plain memory reads
-  double cache_bytes = 0;           ///< bytes of data that stay in the device's caches if they are read repeatedly
+  double cache_bytes = 0;           ///< number of bytes that stay in the device's caches during repeated reads
   double activation_bandwidth = 0;  ///< bytes/s that ops without weights read and write
   double attention_rate = 0;        ///< operations/s (2 per multiply-add) of attention with many queries
   double attention_bandwidth = 0;   ///< bytes/s of keys and values that attention with one query reads
@@ -83,12 +83,12 @@ struct CollectiveTable {
   bool operator==(const CollectiveTable&) const = default;
 };
 
-/// One algorithm for collectives. If a machine has several algorithms, predictions use the fastest. For n ranks and a
-/// message of B bytes:
+/// One algorithm for collectives. If a machine has several algorithms, predictions use the fastest algorithm. For n
+/// ranks and a message of B bytes:
 ///   seconds = latency + latency_per_rank * (n - 1) + traffic * B / bandwidth
 /// For one-shot algorithms, traffic is (n - 1). For other algorithms, traffic is the bus_factor() of the collective,
 /// which is 2 (n - 1) / n for an all_reduce. For an all_to_all, this factor is divided by n, because each rank has only
-/// an n-th of the tensor.
+/// 1/n of the tensor.
 struct CollectiveAlgorithm {
   std::string name;
   bool one_shot = false;
@@ -132,9 +132,9 @@ struct MachineModel {
   int index(std::string_view device) const;
   /// Seconds of one collective among devices (indices); 0 for a single device. `bytes` is the size of the full tensor.
   /// The time comes from the first of these sources that exists:
-  /// - A table of this collective and these members, in any order. Below the first point, the time of the first point
-  ///   holds. Between two points, the time is linear. Beyond the last point, the line through the last two points
-  ///   continues.
+  /// - A table of this collective and these members. Within one host, the order of the members does not matter. Below
+  ///   the first point, the time of the first point holds. Between two points, the time is linear. Beyond the last
+  ///   point, the line through the last two points continues.
   /// - For members on several hosts: the longest time within a host plus the time between the hosts.
   /// - Tables of similar sets (machine/sets.h), if the devices have identities.
   /// - The fastest algorithm.

@@ -10,7 +10,7 @@ const DeviceModel& device_at(const MachineModel& machine, int index) {
   return machine.devices[static_cast<size_t>(index)];
 }
 
-/// Index of the first device with the kind of device `index`. If the kind is unknown, returns `index`.
+/// Index of the first device that has the same kind as device `index`. If this kind is unknown, returns `index`.
 int first_of_kind(const MachineModel& machine, int index) {
   const std::string kind = kind_of(device_at(machine, index));
   for (int i = 0; i < index && !kind.empty(); ++i) {
@@ -67,7 +67,8 @@ bool DeviceSet::has_kinds_of(const DeviceSet& other) const {
 
 void MeasuredSets::add(const DeviceSet& set, double seconds) {
   if (set.is_same(wanted_) && !same_) same_ = seconds;
-  // Devices without an identity may differ in unknown properties, so only measurements of the wanted set itself count.
+  // Devices without an identity (DeviceModel::identity) may differ in unknown properties, so only measurements of the
+  // wanted set itself count.
   if (!set.is_measured() || !wanted_.is_measured()) return;
   if (set.is_alike(wanted_)) alike_.add(seconds);
   if (set.has_same_kinds(wanted_)) by_kinds_[0][set.size()].add(seconds);

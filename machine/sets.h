@@ -34,7 +34,7 @@ class DeviceSet {
   /// Whether the other set has the same number of devices of each kind, distributed over domains in the same way.
   bool is_alike(const DeviceSet& other) const { return by_domain_ == other.by_domain_; }
   bool has_same_kinds(const DeviceSet& other) const { return kinds_ == other.kinds_; }
-  /// Whether this set has all kinds of the other set. This set may have more kinds.
+  /// Whether this set has all kinds of the other set. This set may have additional kinds.
   bool has_kinds_of(const DeviceSet& other) const;
 
  private:
@@ -50,7 +50,9 @@ class DeviceSet {
 /// - The mean of the sets for which is_alike() is true.
 /// - An interpolation by number of devices between sets of the same kinds.
 /// - An interpolation by number of devices between sets that have all wanted kinds and also other kinds.
-/// Beyond the largest measured set, the line through the last two sizes continues.
+///
+/// If the wanted set is larger than all measured sets, the estimate is extrapolated linearly from the two largest
+/// measured sizes, but it is at least the time of the largest size.
 class MeasuredSets {
  public:
   explicit MeasuredSets(DeviceSet wanted) : wanted_(std::move(wanted)) {}
@@ -73,12 +75,14 @@ class MeasuredSets {
   DeviceSet wanted_;
   std::optional<double> same_;
   Mean alike_;
-  std::array<Sizes, 3> by_kinds_;  ///< sets with the same kinds, with more kinds, with any kinds
+  std::array<Sizes, 3> by_kinds_;  ///< [0]: sets with exactly the wanted kinds; [1]: with all wanted kinds; [2]: all
+                                   ///< sets
 };
 
-/// Whether the machine has suitable measurements for each kind among these devices (indices). One of these measurements
-/// is sufficient: a set of exactly these devices, a set of the same kind and size, or both a smaller and a larger set
-/// of this kind. True for a machine without measured sets.
+/// Whether the machine has suitable measurements for the devices of each kind among these devices (indices). Suitable
+/// measurements are a set of exactly the devices of the kind, a set of as many devices of the kind, or both a smaller
+/// and a larger set of the kind. A single device of a kind needs no measurement. The result is true for a machine
+/// without measured sets.
 bool has_measured(const MachineModel& machine, std::span<const int> members);
 
 }  // namespace shoal::machine

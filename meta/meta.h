@@ -1,6 +1,6 @@
-// The meta device: several devices that act as one. It implements the whole device interface, so a program uses it like
-// any other Device. The split-state callback defines the layouts of the weights and caches in its buffers. The backend
-// makes a plan of a graph (meta/plan/plan.h). Then the steps and collectives of the plan run on the members.
+// The meta device: several devices that act as one. The meta device implements the whole device interface, so a program
+// uses it like any other Device. The split-state callback defines the layouts of weights and caches. The backend makes
+// a plan of a graph (meta/plan/plan.h). Then the steps and collectives of the plan run on the members.
 //
 //   auto meta = MetaDevice::create({&cpu0, &cpu1}, callback);
 //   auto weights = allocate_tensors(context.tensors(), meta->buffer_type(), Usage::kWeights);
@@ -16,9 +16,9 @@
 //   fused qkv [256, 512] (256 + 128 + 128 rows), even:          axis 1, segments {{128,128}, {64,64}, {64,64}}
 //   attn_k [256, 128], 4 KV heads shared by 8 devices:          axis 1, partition "32:{0,1} 32:{2,3} ..."
 //
-// With several processes (MetaOptions::processes), every process must make all these calls in the same order with the
-// same graphs. Remote devices represent members of other processes. All processes must write the same values to a
-// tensor. All processes must read a tensor together, and each process gets the value.
+// With several processes (MetaOptions::processes), every process must make the same calls to the meta device, in the
+// same order and with the same graphs. Remote devices represent members of other processes. All processes must write
+// the same values to a tensor. All processes must read a tensor together, and each process gets the value.
 #pragma once
 
 #include <chrono>
@@ -48,7 +48,7 @@ struct SplitState {
   /// segments[s][d] is the number of elements of segment s on device d, if `axis` is 0 to 3. Each segment is divided in
   /// device order.
   std::vector<std::vector<int64_t>> segments;
-  /// A partition with any runs and any owners. If it is given, it replaces `segments`.
+  /// A partition with any runs and any owners. If `partition` is set, `segments` must be empty.
   std::optional<Partition> partition;
 
   static SplitState mirrored() { return {}; }
@@ -75,8 +75,8 @@ struct MetaOptions {
   /// Creates the communicator of the ranks; empty: communicator_for() of collectives/factory.h.
   collectives::CommunicatorFactory communicator = nullptr;
   RuleLookup rules = rule_text;  ///< sharding rules; an op without a rule runs mirrored
-  /// Result of Device::offload_op: whether it is faster to stream the weights of the node. If this function is empty,
-  /// the result is true if all members return true.
+  /// Result of Device::offload_op: whether the node runs faster on this device even if the weights of the node must be
+  /// streamed. If this function is empty, the result is true if all members return true.
   std::function<bool(const Tensor& node)> offload_op = {};
   /// The machine model that contains the members by name. Plans use its speeds and links. If the model is absent or
   /// lacks a member, plans use rough default values (machine/cost_model.h).
@@ -103,11 +103,11 @@ class MetaDevice : public Device {
   /// shards are used if they have the layout that the callback returns. So a plan that was made with `store` can run
   /// unchanged (PlanOptions::prepared).
   virtual void adopt(const Tensor& tensor, const ShardStore& store) = 0;
-  /// Returns the callback's layout for a tensor, after a check. A tensor that is placed on this device keeps its
-  /// layout, and the callback is not called again.
+  /// Calls the callback for a tensor, checks the answer, and returns the layout. If the tensor is already placed on
+  /// this device, returns the layout of the tensor without a call of the callback.
   virtual Layout ask(const Tensor& tensor) const = 0;
-  /// The context for planning graphs on this device, without the shards of placed tensors. It contains the communicator
-  /// traits that the communicator factory predicts.
+  /// The context for planning graphs on this device, without the shards of placed tensors. The context contains the
+  /// communicator traits that the communicator factory predicts.
   virtual PlanContext plan_context() const = 0;
 };
 

@@ -58,15 +58,15 @@ std::unique_ptr<ProcessGroup> join_processes(std::chrono::milliseconds silence) 
     if (!std::filesystem::exists(file, error)) continue;
     auto transport = open_transport(file);
     require<DeviceError>(transport->size() > 1,
-                         "this is one of several processes, but {} finds no other process; start all processes with "
-                         "the mpirun of the MPI that this plug-in was built with, or with srun and a --mpi that this "
-                         "MPI supports (srun --mpi=list)",
+                         "this process is one of several, but {} finds no other process; use mpirun of the MPI "
+                         "with which this plug-in was built, or use srun with a value of --mpi that this MPI supports "
+                         "(srun --mpi=list)",
                          file.string());
     return std::make_unique<ProcessGroup>(std::move(transport), silence);
   }
   fail<DeviceError>(
-      "this is one of several processes, but there is no {} next to the program or in SHOAL_PLUGIN_PATH; "
-      "run scripts/install_deps --mpi and then scripts/quickstart, which builds the plug-in, or start one process",
+      "this process is one of several, but there is no {} next to the program or in SHOAL_PLUGIN_PATH; "
+      "run scripts/install_deps --mpi and then scripts/quickstart, which builds the plug-in, or start only one process",
       kTransportFile);
 }
 

@@ -16,9 +16,9 @@ bool is_one_of_several();
 /// other. This function reads only the environment.
 int unconnected_tasks();
 
-/// Returns the group of all processes, or nullptr if this process is the only one. Call this function once per process.
-/// `silence` is passed to the constructor of ProcessGroup. Throws CommError. If the plug-in is missing or incompatible,
-/// throws a DeviceError that names the plug-in and the remedy.
+/// Returns the group of all processes, or nullptr if the run has only this process. Call this function once per
+/// process. `silence` is passed to the constructor of ProcessGroup. Throws CommError. If the plug-in is missing or
+/// incompatible, throws a DeviceError that names the plug-in and the remedy.
 std::unique_ptr<ProcessGroup> join_processes(std::chrono::milliseconds silence);
 
 }  // namespace shoal

@@ -29,8 +29,8 @@ enum : uint32_t { kAlive, kFailure, kGoodbye };
 constexpr milliseconds kPollInterval{10}, kHeartbeat{500}, kFinalMessages{1000};
 
 /// The back-off of a thread that polls for another process. The first few polls have no pauses. Between the next polls
-/// the thread yields, because the other process may need this core. Between all later polls the thread sleeps, each
-/// time for longer.
+/// the thread yields, because the other process may need this core. Between all later polls the thread sleeps: 20 us
+/// per poll, or 500 us after it has waited for 200 ms.
 class Waiting {
  public:
   void step() {
@@ -202,7 +202,7 @@ void ProcessGroup::exchange(std::span<const Message> messages, std::string_view 
   try {
     for (const Message& message : messages) {
       size_t done = 0;
-      do {  // an empty message also has one piece
+      do {  // an empty message also consists of one piece
         Message piece = message;
         piece.data += done;
         piece.size = std::min(message.size - done, longest_piece_);
@@ -220,8 +220,8 @@ void ProcessGroup::exchange(std::span<const Message> messages, std::string_view 
         const auto late =
             std::find_if(pieces.begin(), pieces.end(), [](const Piece& one) { return one.handle != nullptr; });
         fail(
-            fmt::format("[{}] {} did not answer within {:.3f} s; check whether it is busy or stopped, or raise the "
-                        "time-out (SHOAL_COMM_TIMEOUT, in seconds)",
+            fmt::format("[{}] {} did not answer within {:.3f} s; check whether this process is busy or stopped, or "
+                        "raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
                         what, describe(late->peer), std::chrono::duration<double>(*limit).count()));
       }
       waiting.step();
@@ -263,8 +263,8 @@ std::vector<std::string> ProcessGroup::gather(std::string_view text, std::string
   for (int peer = 0; peer < size(); ++peer) {
     const auto& call = announced[static_cast<size_t>(peer)].call;
     if (call == own_announced.call) continue;
-    fail(fmt::format("is at \"{}\" while {} is at \"{}\"; use the same command line and shoal version everywhere", what,
-                     describe(peer), call.data()));
+    fail(fmt::format("reached \"{}\", but {} reached \"{}\"; use the same command line and shoal version everywhere",
+                     what, describe(peer), call.data()));
   }
   std::vector<std::string> texts(processes_.size());
   messages.clear();
@@ -430,14 +430,14 @@ void ProcessGroup::check_liveness(int peer, nanoseconds passed) {
   }
   line.silence += std::min<nanoseconds>(passed, std::chrono::seconds(1));
   if (line.silence < silence_) return;
-  take_failure(fmt::format("{} has been silent for {:.1f} s; check whether it runs and can be reached over the "
-                           "network, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
+  take_failure(fmt::format("{} has been silent for {:.1f} s; check whether this process runs and can be reached over "
+                           "the network, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
                            name, std::chrono::duration<double>(silence_).count()),
                true);
 }
 
-// Returns the name of a process that has sent no goodbye message. If every process has sent one, returns the name of a
-// stopped process of this computer.
+// Returns the name of a process that has sent no goodbye message. If every process has sent a goodbye message, returns
+// the name of a stopped process of this computer.
 std::string ProcessGroup::late_process() const {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != own_ && !has_left_[static_cast<size_t>(peer)]) return describe(peer);
@@ -464,8 +464,8 @@ void ProcessGroup::leave() {
       throw_if_failed();
       if (patience.is_over()) {
         fail(
-            fmt::format("{} did not reach the end of the run within {:.3f} s; check whether it is stopped, or raise "
-                        "the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
+            fmt::format("{} did not reach the end of the run within {:.3f} s; check whether this process is stopped, "
+                        "or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
                         late_process(), std::chrono::duration<double>(silence_).count()));
       }
       std::this_thread::sleep_for(milliseconds(1));

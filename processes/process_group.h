@@ -100,8 +100,8 @@ class ProcessGroup {
   void leave();
   /// Whether every process has called leave(). The transport may still be closing. Thread-safe.
   bool all_have_left() const { return all_left_; }
-  /// Call this function before this process exits after a failure. It waits until the failure has reached the other
-  /// processes, but at most one second.
+  /// Call this function before this process exits after a failure. The function waits until the failure has reached the
+  /// other processes, but at most one second.
   void leave_failed() noexcept;
 
  private:
@@ -139,7 +139,7 @@ class ProcessGroup {
   std::map<int, std::function<void(const std::string&)>> callbacks_;
   int next_callback_ = 1;
   int called_ = 0;                       ///< number of the callback that the thread `caller_` is running, or 0
-  std::thread::id caller_;               ///< the thread that has called or is calling the callbacks after the failure
+  std::thread::id caller_;               ///< the thread that calls the callbacks after the failure
   bool leaves_ = false, stops_ = false;  ///< guarded by mutex_
   std::atomic<int> told_{0};             ///< number of processes that have received the failure
   std::atomic<bool> all_left_{false};    ///< whether all processes have exchanged goodbye messages with this process

@@ -1,6 +1,6 @@
 // Devices of other processes. A RemoteDevice represents a device in every process except the device's own process. The
 // device's own process reports the name, family and memory of the device to the other processes. So placements and
-// plans are equal in all processes. A RemoteDevice only counts its memory and allocates none. The backend of a
+// plans are equal in all processes. A RemoteDevice counts its memory but does not allocate memory. The backend of a
 // RemoteDevice accepts all work and runs nothing, because the device's own process runs the work. Reads of the memory
 // of a RemoteDevice throw, because data arrives only by a collective or a message.
 //
@@ -33,7 +33,7 @@ struct RemoteSpec {
   int siblings = 1;            ///< number of devices of the same family in the device's own process
   int threads = 0;             ///< default number of threads of a CPU device
   std::string isa;             ///< instruction set that the device's family uses
-  std::string place;           ///< text that distinguishes similar devices: "host node7 cores 0,1"
+  std::string place;           ///< text that distinguishes similar devices, such as "host node7 cores 0,1"
 };
 
 /// Returns a text that distinguishes similar devices of this process. For a CPU device, the text contains the numbers
@@ -100,13 +100,13 @@ const RemoteSpec* remote_spec(const Device& device);
 
 /// Returns the devices of all processes, in the order of the processes. These are the devices in `own`, and a
 /// RemoteDevice for each device of another process. Remote devices live until the program ends. If CPU devices of
-/// several processes count the same memory, this call divides the memory among these processes. Each of the devices
-/// then reports only the part of its process. This call is collective.
+/// several processes count the same memory, this call divides the memory among these processes. Each of these CPU
+/// devices then reports only its own process's part of the memory. This call is collective.
 std::vector<Device*> gather_devices(ProcessGroup& group, std::span<Device* const> own);
 
 /// Returns how many processes of one computer count the same memory as process `own`. The result includes process
-/// `own`. `own` is an index of `nodes`. `nodes` has one element for each process: the NUMA nodes whose memory the CPU
-/// devices of this process count. -1 stands for all NUMA nodes.
+/// `own`. Element p of `nodes` contains the NUMA nodes whose memory the CPU devices of process p count. -1 stands for
+/// all NUMA nodes.
 int memory_sharers(std::span<const std::set<int>> nodes, size_t own);
 
 /// Returns the number of the process that a device belongs to. `own` is the number of this process.

@@ -1,6 +1,6 @@
 // Memory that several processes of one computer share. The memory has no name in the file system. Other processes open
-// the memory through the process that created it. The system frees the memory when the last process that uses it ends,
-// even after a crash.
+// the memory through the process that created the memory. The system frees the memory after the last process that uses
+// the memory has ended, even after a crash.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // A transport moves bytes between the processes of one run. The MPI transport is a plug-in (processes/mpi). Tests use a
 // transport whose processes are threads. A transport has no time-outs and does not detect failures of other processes.
-// ProcessGroup adds both functions.
+// ProcessGroup adds time-outs and failure detection.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,8 @@ class Transport {
   /// Starts a message and returns its handle without waiting. The memory of the message must stay valid until the
   /// message is finished or cancelled. Thread-safe. Throws CommError.
   virtual void* start(const Message& message) = 0;
-  /// Whether the message has finished. In this case, the call frees the handle. If the call throws CommError, the
-  /// handle stays valid, and the caller must cancel it. Thread-safe.
+  /// Returns whether the message has finished. If so, the call frees the handle. If the call throws CommError, the
+  /// handle stays valid, and the caller must cancel the message. Thread-safe.
   virtual bool finished(void* handle) = 0;
   /// Cancels a message that cannot finish. The transport may still read the memory of a sent message.
   virtual void cancel(void* handle) = 0;

@@ -106,9 +106,9 @@ class Assigner {
     return largest;
   }
 
-  /// An unassigned node takes the backend of the nearest assigned node before it in [begin, end), if this backend can
-  /// run the node. No node takes the backend `barred`. At a node that runs on `barred`, propagation stops until the
-  /// next node on another backend.
+  /// An unassigned node takes the backend of the nearest assigned node that precedes it in [begin, end), if this
+  /// backend can run the node. No node takes the backend `barred`. A node that runs on `barred` stops this propagation
+  /// until the next node that is assigned to another backend.
   template <class Iterator>
   void spread(Iterator begin, Iterator end, int barred) {
     int current = -1;
@@ -154,7 +154,8 @@ class Assigner {
   const ScheduleOptions& options_;
   std::span<Tensor* const> nodes_;
   std::vector<Assignment> found_;
-  std::unordered_set<const Tensor*> lost_;  ///< nodes that cannot run on the backend of their weight
+  std::unordered_set<const Tensor*> lost_;  ///< nodes that cannot run on any backend that can use their weight or cache
+                                            ///< in place
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace shoal::sched {
 
-/// Caches the answers of devices to questions about the nodes of a graph. So each question is asked only once.
+/// Caches the results of device queries about the nodes of a graph, so that each query is made only once.
 class Abilities {
  public:
   Abilities(const Graph& graph, std::span<Device* const> devices, const Home& home)

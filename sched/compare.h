@@ -28,7 +28,8 @@ bool computes(const Tensor& node);
 /// Returns a filter that accepts only this node. The node may be a view.
 NodeFilter only(const Tensor& node);
 
-/// Plan options with a cut after each node that `wanted` accepts, so that the value of the node can be read.
+/// Plan options with a cut (pause of the run) after each node that `wanted` accepts, so that the value of the node can
+/// be read.
 PlanOptions comparison_options(const Graph& graph, const NodeFilter& wanted);
 
 struct ComparedNode {
@@ -60,8 +61,8 @@ class Comparison {
   std::vector<std::byte> first_value_, second_value_;  ///< stored as members because a stream may still write to them
                                                        ///< after an error
   GraphCopy copy_;
-  std::vector<const Tensor*> nodes_;  ///< the wanted node at the end of each segment; there is no element for a last
-                                      ///< segment without such a node
+  std::vector<const Tensor*> nodes_;  ///< the wanted node at the end of each segment; a last segment without a wanted
+                                      ///< node has no element
   std::unique_ptr<GraphPlan> first_plan_, second_plan_;
 };
 

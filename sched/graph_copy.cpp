@@ -29,7 +29,7 @@ void LeafCopies::add(const Graph& graph) {
     memory_.resize(buffers);
     for (size_t i = before; i < originals_.size(); ++i) copies_.erase(originals_[i]);
     originals_.resize(before);
-    contexts_.emplace_front();  // a new context, because the old one still has the names of the removed copies
+    contexts_.emplace_front();  // a new context, because the old context still has the names of the removed copies
     throw;
   }
 }

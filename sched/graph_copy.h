@@ -1,6 +1,6 @@
-// Copies graphs to another device, with their tensors, data and views. A copy has memory of its own and does not use
-// its original. Graph copies must be destroyed before the LeafCopies that they use. In this example, `prompt` and
-// `token` share the copied weights and caches. On a meta device, the split-state callback gives the layouts of the
+// Copies a graph with its tensors, data and views to another device. The copy has its own memory and does not use the
+// original graph. Graph copies must be destroyed before the LeafCopies that they use. In this example, `prompt` and
+// `token` share the copied weights and caches. On a meta device, the split-state callback returns the layouts of the
 // copies.
 //
 //   LeafCopies leaves(meta);
@@ -21,15 +21,15 @@
 
 namespace shoal::sched {
 
-/// Copies of the weights and caches of one or several graphs.
+/// Holds copies of the weights and caches of one or several graphs.
 class LeafCopies {
  public:
   explicit LeafCopies(Device& device) : device_(device) {}
   LeafCopies(const LeafCopies&) = delete;
   LeafCopies& operator=(const LeafCopies&) = delete;
 
-  /// Copies the graph's weights and caches that have no copy yet. If the call fails, it adds none of these copies.
-  /// Throws InvalidArgument for a tensor without memory, OutOfMemory, and errors of the device.
+  /// Copies the graph's weights and caches that have no copy yet. If the call fails, it adds no copies. Throws
+  /// OutOfMemory, errors of the device, and InvalidArgument if a weight or cache has no memory.
   void add(const Graph& graph);
   /// Returns nullptr if the tensor has no copy.
   Tensor* find(const Tensor& original) const;
@@ -41,7 +41,8 @@ class LeafCopies {
   Tensor* declare(const Tensor& original);
 
   Device& device_;
-  std::deque<TensorContext> contexts_;  ///< several contexts, because the names in one context are unique
+  std::deque<TensorContext> contexts_;  ///< names are unique within a context, but several originals may have the same
+                                        ///< name
   std::vector<std::unique_ptr<Buffer>> memory_;
   std::vector<const Tensor*> originals_;
   std::unordered_map<const Tensor*, Tensor*> copies_;
@@ -49,14 +50,15 @@ class LeafCopies {
 
 class GraphCopy {
  public:
-  /// Adds missing copies to `leaves`, which must outlive the graph copy. Throws the errors of LeafCopies::add.
+  /// Adds copies of the graph's weights and caches to `leaves`, if `leaves` does not have them yet. `leaves` must
+  /// outlive the graph copy. Throws the errors of LeafCopies::add.
   GraphCopy(const Graph& graph, LeafCopies& leaves);
 
   Graph& graph() { return graph_; }
   /// The copy of a leaf or node of the original graph; nullptr for any other tensor.
   Tensor* find(const Tensor& original) const;
-  /// Copies the values of the original inputs. The copied inputs must have memory. So callers make a plan of the copy
-  /// before this call.
+  /// Copies the values of the original inputs to the copied inputs. The copied inputs must have memory, so callers must
+  /// create the plan of the copied graph before this call.
   void copy_inputs();
 
  private:

@@ -72,7 +72,7 @@ class Builder {
     return add_node(local, source);
   }
 
-  /// Makes a node's value valid until the end of its segment.
+  /// Adds a node to LocalGraph::shown. So the value of the node stays valid until the end of the node's segment.
   void show(const Tensor& tensor) {
     if (tensor.is_leaf()) return;
     const int backend = schedule_.nodes[static_cast<size_t>(tensor.id)].backend;
@@ -84,7 +84,7 @@ class Builder {
 
   const Schedule& schedule_;
   const std::unordered_set<const Tensor*>& observed_;
-  std::unordered_set<const Tensor*> shown_;  ///< values that are already in LocalGraph::shown of a backend
+  std::unordered_set<const Tensor*> shown_;  ///< values that LocalGraph::shown of a backend already contains
   LocalGraphs result_;
 };
 

@@ -9,7 +9,7 @@
 namespace shoal::sched {
 namespace {
 
-/// Divides an assigned graph into splits, in graph order.
+/// Divides a graph into splits, in the order of the nodes. Each node already has a backend.
 class Splitter {
  public:
   Splitter(Abilities& abilities, const ScheduleOptions& options, Schedule& schedule)
@@ -34,8 +34,8 @@ class Splitter {
     if (!base.is_leaf()) {
       of(view).split = of(base).split;
     } else if (view.is_output && base.is_persistent()) {
-      // Every backend that uses the view makes its own view. The caller gets the view on the backend that stores the
-      // leaf.
+      // Every backend that uses the view makes its own view. The view that the caller reads is on the backend that
+      // stores the leaf.
       of(view).backend = abilities_.home(base);
       of(view).split = latest_split(of(view).backend);
     } else {
@@ -74,8 +74,9 @@ class Splitter {
     ends_ = options_.observed.contains(&node);
   }
 
-  /// If a backend needs a copy to use `source`, adds this copy. If `source` is a view of a leaf, the copy contains the
-  /// leaf, because the backend can make the view itself.
+  /// Adds a copy to `needed` if the backend cannot use `source` in place and has not copied `source` before. If
+  /// `source` is a view of a leaf, the copy contains the leaf, because the backend makes its own view of the copied
+  /// leaf.
   void need(int backend, const Tensor& node, const Tensor& source, std::vector<Copy>& needed) {
     const Tensor& behind = behind_views(source);
     const Tensor& wanted = behind.is_leaf() ? behind : source;
@@ -125,8 +126,8 @@ class Splitter {
         const Tensor& behind = behind_views(*source);
         const auto writer = behind.is_leaf() ? writers.find(&behind) : writers.end();
         if (writer == writers.end() || writer->second == of(*node).backend) continue;
-        // A backend that cannot use the cache in place gets a copy. The backend that stores the cache makes this copy
-        // on its stream. If this backend also writes the cache, its stream orders the copy and the writes.
+        // A backend that cannot use the cache in place gets a copy. The backend that stores the cache queues this copy
+        // on its own stream. If the storing backend also writes the cache, its stream orders the copy and the writes.
         if (abilities_.reads(of(*node).backend, behind) || abilities_.home(behind) != writer->second) return true;
       }
     }
@@ -144,7 +145,8 @@ class Splitter {
 };
 
 size_t padded(size_t bytes) {
-  constexpr size_t kAlignment = 64;  // alignment of slots and inputs in host memory
+  constexpr size_t kAlignment = 64;  // alignment in host memory of inputs and of the slots through which backends pass
+                                     // values
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -217,7 +219,7 @@ int64_t Schedule::copied_bytes() const {
 
 Schedule make_schedule(const Graph& graph, std::span<Device* const> devices, const ScheduleOptions& options) {
   require<InvalidArgument>(std::ranges::find(devices, nullptr) == devices.end(),
-                           "[{}] expected a device for each backend, got none", graph.name());
+                           "[{}] expected a device for each backend, got nullptr", graph.name());
   Schedule schedule;
   schedule.graph = &graph;
   schedule.graph_name = graph.name();

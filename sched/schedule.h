@@ -1,9 +1,10 @@
 // A Schedule contains the backend of each node of a graph, the splits, and the copies between splits. A Schedule is
 // plain data. make_schedule() makes a Schedule from the graph and from the abilities that the devices report.
 // make_schedule() does not access the data of tensors. The scheduler runs exactly the splits of the printed schedule,
-// in this order.
+// in the printed order.
 //
-// Example with two layers, the first on A and the second on B (tests/sched/schedule_test.cpp prints it):
+// Example with two layers, the first on A and the second on B (tests/sched/schedule_test.cpp). The third backend runs
+// no nodes:
 //
 //   schedule of graph: 2 splits on 3 backends, 2 copies, 640 B
 //   split 0  A
@@ -34,10 +35,12 @@ enum class Reason : uint8_t {
   kUser,         ///< the user has set the backend
   kWeight,       ///< the backend stores a weight of the node
   kCache,        ///< the backend stores a cache that the node reads or writes
-  kOffload,      ///< the node's weights are in host memory, but the batch is large enough to copy them to this backend
-  kNeighbour,    ///< neighbours of the node run on this backend
-  kUnsupported,  ///< the backend of the node's weight cannot run the node
-  kView,         ///< a view has the backend of its base; every backend makes its own views of leaves
+  kOffload,      ///< the weights are in host memory; this backend runs the node faster than the host does, even with
+                 ///< the copy of the weights (large batches)
+  kNeighbour,    ///< nodes before or after this node run on this backend
+  kUnsupported,  ///< the backend that stores the node's weight or cache cannot run the node
+  kView,         ///< the node is a view; it has the backend of its base, but every backend makes its own views of
+                 ///< leaves
   kCount
 };
 std::string_view name_of(Reason reason);
@@ -48,24 +51,25 @@ struct Assignment {
   int split = -1;  ///< -1 for a view of a leaf
 };
 
-/// A tensor that a split needs and that another backend or the caller stores. Each backend that needs the tensor copies
-/// it once per run, before the first split that needs it.
+/// A tensor that a split reads, but that another backend or the caller stores. Each backend that reads the tensor
+/// copies the tensor once per run, before the first split that reads the tensor.
 struct Copy {
   const Tensor* tensor = nullptr;
   int from_split = -1;    ///< the split that computes the tensor; -1 for a leaf
   int from_backend = -1;  ///< the backend that stores the tensor; -1 for an input of the caller
   bool streamed = false;  ///< whether the tensor is a weight that is copied directly from host memory, without a slot
-  /// If set, only the experts with these ids are copied (mul_mat_id).
+                          ///< (scheduled_graph.h)
+  /// If not nullptr, only the experts that these ids select are copied (mul_mat_id).
   const Tensor* ids = nullptr;
   const SelectParams* select = nullptr;  ///< maps `ids` to experts; nullptr if `ids` is nullptr
-  int64_t bytes = 0;                     ///< upper bound of the copied bytes
+  int64_t bytes = 0;                     ///< upper bound of the number of copied bytes
 
   bool is_input() const { return from_split < 0 && !tensor->is_persistent(); }
 };
 
 struct Split {
   int backend = 0;
-  std::vector<int> nodes;  ///< numbers of nodes in ascending order, including views of the nodes
+  std::vector<int> nodes;  ///< numbers of the split's nodes, including views of these nodes, in ascending order
   std::vector<Copy> copies;
 };
 
@@ -85,11 +89,11 @@ struct Schedule {
   bool is_pipeline() const;
 };
 
-/// Number of runs that may be in flight between two backends. Returns `wanted` for a pipeline. Returns 1 for any other
-/// schedule, because more runs would not save time.
+/// Number of runs that may be in flight between two backends. Returns `wanted` if the schedule is a pipeline. Otherwise
+/// returns 1, because concurrent runs would not save time.
 int copies_for(const Schedule& schedule, int wanted);
-/// Number of slots of a copy (scheduled_graph.h). Inputs have at least two slots, so that a run can be prepared while
-/// another run computes.
+/// Number of slots of a copy (scheduled_graph.h). A copy of an input has at least two slots, so that the host can write
+/// the inputs of the next run during the current run.
 int slots_for(const Copy& copy, int copies);
 /// Bytes of one slot.
 size_t slot_bytes(const Copy& copy);
@@ -98,24 +102,25 @@ size_t host_bytes(const Schedule& schedule, int copies);
 /// Bytes of host memory for the caller's inputs.
 size_t input_bytes(const Graph& graph);
 
-/// Buffer type of a persistent tensor; nullptr if it is not placed.
+/// Function that returns the buffer type of a weight or cache, or nullptr if the tensor has no memory.
 using Home = std::function<const BufferType*(const Tensor&)>;
 const BufferType* home_of(const Tensor& tensor);
 
 struct ScheduleOptions {
   Home home = home_of;
-  /// Whether a device may stream weights from host memory. A device streams the weights of a node only if
-  /// Device::offload_op() returns true.
+  /// Whether a device may stream weights from host memory. If true, Device::offload_op() of a device decides for each
+  /// node whether the device streams the weights of the node.
   bool op_offload = true;
-  std::unordered_map<const Tensor*, int> user = {};  ///< backend numbers that the user has set for nodes
+  std::unordered_map<const Tensor*, int> user = {};  ///< nodes for which the user has set a backend, and the number of
+                                                     ///< this backend
   std::unordered_set<const Tensor*> observed = {};   ///< a split ends after each of these nodes
 };
 
 /// `devices` contains the devices of the backends in order of priority. The last device should be able to run all
-/// nodes. Throws InvalidArgument if a weight has no memory or is in memory of a device that is not in `devices`. Throws
-/// a DeviceError that names the node if no device can run the node, or if the device set by the user cannot run it.
-/// ScheduleOptions::user must not contain views, but may contain the bases of views. If several nodes write into one
-/// cache, ScheduleOptions::user may contain only the first of these nodes.
+/// nodes. Throws InvalidArgument if a weight or cache has no memory, or if no device in `devices` can use this memory.
+/// Throws DeviceError with the name of a node if no device can run the node, or if the user has set a device that
+/// cannot run the node. ScheduleOptions::user must not contain views, but may contain the bases of views. If several
+/// nodes write into one cache, ScheduleOptions::user may contain only the first of these nodes.
 Schedule make_schedule(const Graph& graph, std::span<Device* const> devices, const ScheduleOptions& options = {});
 
 /// Returns a readable text that lists every split with its copies and nodes.

@@ -13,7 +13,7 @@ std::string source_text(const Schedule& schedule, const Copy& copy) {
   if (copy.from_split >= 0) return fmt::format("from split {}", copy.from_split);
   if (!copy.tensor->is_persistent()) return "from the caller";
   const std::string backend = schedule.backends[static_cast<size_t>(copy.from_backend)];
-  return copy.ids == nullptr ? "from " + backend : fmt::format("from {}, the experts in {}", backend, copy.ids->name);
+  return copy.ids == nullptr ? "from " + backend : fmt::format("from {}, only experts in {}", backend, copy.ids->name);
 }
 
 /// Pads each column to the width of its widest cell. Lines have no trailing blanks.

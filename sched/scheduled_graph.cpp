@@ -11,8 +11,8 @@
 namespace shoal::sched {
 namespace {
 
-/// Holds back the queued work of all backends during the lifetime of this object. So each backend submits this work all
-/// at once.
+/// While this object exists, the backends may delay the start of queued work (DeviceStream::hold). So each backend can
+/// submit its queued work in one batch.
 class HeldBackends {
  public:
   explicit HeldBackends(std::span<Backend* const> backends) : backends_(backends) {
@@ -28,7 +28,7 @@ class HeldBackends {
   std::span<Backend* const> backends_;
 };
 
-// `event` is nullptr if a device has no events. Then the host waits for the stream of this device.
+// If `event` is nullptr, the device has no events. The host then waits for the stream of the device.
 void record(Event* event, Backend& backend) {
   if (event != nullptr) event->record(backend);
 }
@@ -179,8 +179,8 @@ void ScheduledGraph::place_slots(BufferType& host) {
     transfer.slots = next;
     next += transfer.stride * slots;
   };
-  std::unordered_map<const Tensor*, std::byte*> slots_of;  // the key of a caller's input is its source; the key of any
-                                                           // other value is its target
+  std::unordered_map<const Tensor*, std::byte*> slots_of;  // the key is Transfer::source for an input of the caller,
+                                                           // and Transfer::target for any other value
   for (Action& action : actions_) {
     for (Transfer& transfer : action.inputs) {
       const auto [known, is_new] = slots_of.try_emplace(transfer.source, next);
@@ -220,8 +220,9 @@ void ScheduledGraph::bind() {
 
 void ScheduledGraph::unbind() {
   if (claim_.graph_is_destroyed()) return;
-  // Each weight and each cache has a list of the tensors that are placed in it. The aliases are removed from these
-  // lists. All other records of the aliases are destroyed with the plans of this graph.
+  // The buffers of weights and caches outlive the plans of this graph. Each buffer has a list of the tensors that are
+  // placed in the buffer. So the aliases must be removed from these lists. All other records of the aliases are
+  // destroyed with the plans.
   for (Tensor* node : bound_) {
     node->placement.leave();
     node->buffer = nullptr;
@@ -277,8 +278,8 @@ void ScheduledGraph::follow(Action& action, Action* before) {
   for (const Leaf& leaf : action.leaves) wait(before->written.get(), *before->backend, *leaf.home);
 }
 
-// The events are recorded after the whole run and not directly after the reads of the inputs. An earlier event would
-// divide the held work into several submissions.
+// The events are recorded after the whole run and not directly after the reads of the inputs. The recording of an event
+// submits the work that HeldBackends delays, so earlier events would divide this work into several submissions.
 void ScheduledGraph::release_inputs(size_t slot) {
   for (Action& action : actions_) {
     if (!action.inputs.empty()) record(action.taken[slot].get(), *action.backend);
@@ -316,7 +317,7 @@ void ScheduledGraph::bring(Action& action, size_t slot) {
   for (const Stream& stream : action.streams) {
     if (stream.ids == nullptr) backend.set_async(*stream.target, stream.weight->data, 0, stream.target->bytes());
   }
-  // Experts are copied last, because the tensors copied above may contain their ids.
+  // Experts are copied last, because the ids that select them may be among the tensors copied above.
   for (const Stream& stream : action.streams) {
     if (stream.ids != nullptr) stream_experts(action, stream);
   }

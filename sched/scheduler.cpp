@@ -19,8 +19,8 @@ struct Scheduler::Entry {
   std::unique_ptr<ScheduledGraph> scheduled;
 };
 
-/// Host memory for the graph inputs that the caller has not placed. It exists as long as the graph, even if the graph
-/// has no plan.
+/// Host memory for the graph inputs that the caller has not placed. The scheduler keeps this memory until the graph is
+/// destroyed, even if the graph has no plan.
 class Scheduler::Inputs {
  public:
   Inputs(Graph& graph, BufferType& type) : uid_(graph.uid()), life_(graph.life()) {
@@ -47,7 +47,8 @@ class Scheduler::Inputs {
   std::unique_ptr<Buffer> memory_;
 };
 
-/// A Busy exists during each call that uses entries and that may call the evaluation callback. See set_eval_callback().
+/// A Busy exists during each call that uses `entries_` and that may call the evaluation callback. If the callback makes
+/// such a call, the constructor throws InvalidArgument.
 class Scheduler::Busy {
  public:
   Busy(Scheduler& scheduler, std::string_view what) : busy_(scheduler.busy_) {
@@ -218,7 +219,7 @@ size_t Scheduler::host_bytes() const {
 bool Scheduler::reserve(Graph& graph) {
   const Busy busy(*this, "reserve memory");
   synchronize();
-  entries_.clear();  // cached plans would keep the old memory of the arenas allocated
+  entries_.clear();  // otherwise, the cached plans would keep the old memory of the arenas alive
   try {
     make(graph, {});
     return true;
@@ -249,8 +250,8 @@ Scheduler::Entry& Scheduler::entry(Graph& graph, const EvalCallback& callback, P
     scheduled = make(graph, observed, prepared);
   } catch (const OutOfMemory&) {
     if (entries_.empty()) throw;
-    // The arenas need more memory, but the cached plans still use the old memory. Without the plans, the old memory is
-    // freed.
+    // The arenas need more memory, but the cached plans still use the old memory. Destroying these plans frees the old
+    // memory.
     entries_.clear();
     scheduled = make(graph, observed);
   }
@@ -280,7 +281,8 @@ bool Scheduler::compute_async(Graph& graph) {
   const Busy busy(*this, "run a graph");
   const EvalCallback callback = callback_;
   ScheduledGraph& scheduled = *entry(graph, callback).scheduled;
-  // One graph may use a weight or cache in place while the other graph copies it. So their runs must be ordered.
+  // This graph may copy a weight or cache that the previous graph uses in place, or the reverse. So the runs of the two
+  // graphs must be ordered.
   if (latest_run_ != nullptr && latest_run_ != &scheduled && backends_.size() > 1) scheduled.meet();
   latest_run_ = &scheduled;
   if (!callback) return scheduled.run({});

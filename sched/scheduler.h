@@ -1,6 +1,6 @@
 // A Scheduler runs graphs on several backends. It chooses the backend of each node (schedule.h), allocates memory,
-// copies values that one backend passes to another, and queues all work asynchronously. For the scheduler, a meta
-// device is an ordinary backend.
+// copies values between backends, and queues all work asynchronously. For the scheduler, a meta device is an ordinary
+// backend.
 //
 //   Scheduler scheduler({&meta, &cpu});               // in order of priority; the last backend can run all nodes
 //   scheduler.reserve(largest_graph);                 // optional: memory is allocated once
@@ -10,12 +10,12 @@
 //
 // All graphs share one arena of memory on each backend. The outputs of a graph are valid until another graph runs on
 // this scheduler. The memory of all other nodes may be overwritten by later nodes of the same run. Each run copies the
-// inputs. So inputs may be written again after compute_async has returned. Plans are cached for each graph object. So
-// graphs that alternate are planned only once.
+// inputs. So inputs may be written again after compute_async has returned. The scheduler caches the plans of the
+// kept_graphs latest graphs (SchedulerOptions). So it plans each of these graphs only once, even if the caller
+// alternates between them.
 //
-// A scheduler must not be used by several threads at the same time. Graphs must outlive the work queued on them. The
-// backends must outlive the scheduler. After a call of the scheduler, no other code should use the backends until
-// synchronize().
+// A scheduler must not be used by several threads at the same time. A graph must outlive its queued work. The backends
+// must outlive the scheduler. After a call of the scheduler, no other code should use the backends until synchronize().
 #pragma once
 
 #include <cstdint>
@@ -28,21 +28,21 @@
 namespace shoal::sched {
 
 struct SchedulerOptions {
-  /// Maximum number of runs in flight between two backends. Values from 1 to 1024 are allowed. A schedule that is not a
-  /// pipeline always uses 1.
+  /// Maximum number of runs in flight between two backends. Values from 1 to 1024 are allowed. If a schedule is not a
+  /// pipeline (Schedule::is_pipeline), the maximum is always 1.
   int copies = 1;
   bool op_offload = true;
-  /// Buffer type of each backend's compute memory, for backends without members. If an element is nullptr or missing,
-  /// the backend uses the default type of its device.
+  /// Buffer type of each backend's compute memory. If an element is nullptr or missing, the backend uses the default
+  /// type of its device. The element must be nullptr or missing for a backend with members (a meta device).
   std::vector<BufferType*> buffer_types = {};
   size_t kept_graphs = 16;
 };
 
 /// The scheduler calls this callback in two situations:
-/// - Before a run, with `ask` = true. The callback returns true if it wants to observe the node. The scheduler does not
-///   ask for views of leaves.
-/// - During the run, with `ask` = false, after each observed node was computed. tensor_get can read the node on any
-///   backend. If the callback returns false, the run stops.
+/// - Before a run, with `ask` = true. The callback returns true to observe the node. The scheduler does not ask about
+///   views of leaves.
+/// - During the run, with `ask` = false, after each observed node was computed. The callback may read the node with
+///   tensor_get. The node may be on any backend. If the callback returns false, the run stops.
 using EvalCallback = std::function<bool(const Tensor& node, bool ask)>;
 
 class Scheduler {
@@ -52,42 +52,44 @@ class Scheduler {
   explicit Scheduler(std::vector<Backend*> backends, const SchedulerOptions& options = {});
   ~Scheduler();
 
-  /// Sets the backend of a node until reset(). With nullptr, the scheduler chooses the backend. The cached plan of the
-  /// node's graph is replaced. For a view, callers set the backend of its base. If several nodes write into one cache,
-  /// callers set the backend of the first node. Throws InvalidArgument for a backend that is not in this scheduler.
+  /// Sets the backend of a node until reset(). With nullptr, the scheduler chooses the backend. The next use of the
+  /// node's graph replaces the graph's cached plan. For a view, callers set the backend of its base. If several nodes
+  /// write into one cache, callers set the backend of the first node. Throws InvalidArgument for a backend that is not
+  /// in this scheduler.
   void set_backend(const Tensor& node, const Backend* backend);
-  /// The backend of a node of the graph that was scheduled last; nullptr for leaves and their views.
+  /// Returns the backend of a node of the graph that schedule() describes. Returns nullptr for leaves, for views of
+  /// leaves, and for nodes of other graphs.
   Backend* backend_of(const Tensor& node) const;
   /// Sets the callback. An empty callback observes no node. With a callback, compute_async waits for each observed
-  /// node. A run uses the callback with which it started. Inside a callback, reserve, allocate, compute and reset throw
-  /// InvalidArgument.
+  /// node. A run uses the callback that was set when the run started. Inside a callback, reserve, allocate, compute and
+  /// reset throw InvalidArgument.
   void set_eval_callback(EvalCallback callback);
 
-  /// Allocates memory for this graph, which should be the largest graph, and caches no plan. Returns false if memory is
-  /// short. Throws all other errors, including failures of earlier work.
+  /// Allocates the memory that this graph needs, but does not cache a plan. The graph should be the largest graph.
+  /// Returns false if memory is insufficient. Throws all other errors, including failures of earlier work.
   bool reserve(Graph& graph);
   /// Makes the schedule of a graph without allocating memory. Throws the errors of make_schedule.
   Schedule split(const Graph& graph) const;
-  /// Plans and places the graph, unless this was already done. Throws errors of planning, such as OutOfMemory.
+  /// Plans and places the graph. Does nothing if the cached plan of the graph is still valid. Throws errors of
+  /// planning, such as OutOfMemory.
   void allocate(Graph& graph);
-  /// Like allocate(graph), with a schedule that was made earlier for the same backends. The graph must not have been
-  /// scheduled before. If there is an evaluation callback, or if set_backend() has set a backend, the call makes a new
-  /// schedule instead.
+  /// Like allocate(graph), but uses `prepared`, which was made earlier for the same backends. The graph must not have
+  /// been scheduled before. If the evaluation callback observes nodes of the graph, or if set_backend() has set the
+  /// backend of a node, the call ignores `prepared` and makes a new schedule.
   void allocate(Graph& graph, PreparedGraph prepared);
   /// Queues one run. Returns false if the evaluation callback stopped the run. Throws errors of planning. The call
-  /// waits for work if there is a callback, if a device has no events, or if selected experts are copied. It then
-  /// throws the failures of this work.
+  /// waits for queued work if there is a callback, if a device has no events, or if selected experts are copied. If the
+  /// call waits, it also throws the failures of this work.
   bool compute_async(Graph& graph);
-  /// Runs the graph and waits for the run. Returns kAborted also if the evaluation callback stopped the run.
+  /// Runs the graph and waits for the run. If the evaluation callback stopped the run, returns kAborted.
   Status compute(Graph& graph);
-  /// Waits for all queued work. Throws the first failure and clears all failures. If one failure caused other failures,
-  /// the cause is thrown.
+  /// Waits for all queued work, and throws failures in the same way as synchronize_all().
   void synchronize();
-  /// Drops all plans and the backends set by set_backend(). Memory stays reserved.
+  /// Destroys all cached plans and discards the backends set by set_backend(). Does not free the reserved memory.
   void reset();
 
-  /// Allocates host memory that the backends' devices can copy fast (pinned memory). If this memory is short, allocates
-  /// ordinary memory. The buffer must be destroyed before the scheduler. Throws OutOfMemory.
+  /// Allocates pinned host memory, which the backends' devices can copy fast. If pinned memory is unavailable or
+  /// insufficient, allocates ordinary memory. The buffer must be destroyed before the scheduler. Throws OutOfMemory.
   std::unique_ptr<Buffer> allocate_host(size_t bytes);
   /// Reads a node or output in stream order. `data` must stay valid until synchronize().
   void get_async(const Tensor& tensor, void* data, size_t offset, size_t size);
@@ -97,13 +99,13 @@ class Scheduler {
   /// backends()).
   Backend& backend(int index) const { return *backends_[checked(index)]; }
   BufferType& buffer_type(int index) const { return arenas_[checked(index)]->type(); }
-  /// Bytes of compute memory reserved on a backend: buffer_size() returns the total, member_sizes() the bytes of each
-  /// member.
+  /// buffer_size() returns the number of bytes of compute memory that are reserved on a backend. member_sizes() returns
+  /// this number for each member of the backend.
   size_t buffer_size(int index) const { return arenas_[checked(index)]->bytes(); }
   std::vector<size_t> member_sizes(int index) const { return arenas_[checked(index)]->bytes_per_member(); }
   /// Bytes of host memory for the graphs' inputs and for the slots through which backends pass values.
   size_t host_bytes() const;
-  /// The schedule of the graph that was scheduled last.
+  /// The schedule of the latest graph that was allocated or run.
   const Schedule& schedule() const;
   const ScheduledGraph& scheduled() const;
   int splits() const { return static_cast<int>(schedule().splits.size()); }
@@ -129,7 +131,7 @@ class Scheduler {
   std::unique_ptr<ScheduledGraph> make(Graph& graph, const std::unordered_set<const Tensor*>& observed,
                                        PreparedGraph* prepared = nullptr);
   size_t checked(int index) const;
-  BufferType& host_type();  ///< fast host memory of a device, or ordinary memory
+  BufferType& host_type();  ///< pinned host memory of a device, or ordinary memory if no device has pinned memory
   BufferType& pageable_type();
   void make_room();
   size_t reserved() const;
@@ -150,7 +152,7 @@ class Scheduler {
   std::list<Inputs> inputs_;
   std::list<Entry> entries_;  ///< the most recently used entry is first
   const void* latest_run_ = nullptr;
-  bool busy_ = false;  ///< set during the lifetime of a Busy
+  bool busy_ = false;  ///< true while a Busy exists
   uint64_t plans_made_ = 0;
 };
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures the gain of more devices. Runs the same models alternately on one device and on several devices, and
-compares the results with predictions.
+"""Measures the speed-up from additional devices. Runs the same models alternately on one device and on several devices,
+and compares the results with predictions.
 
   scripts/bench_scaling.py -m model.gguf                                    # 1 and 2 CPU devices
   scripts/bench_scaling.py -m a.gguf -m b.gguf --counts 1,2,4 -p 512 -n 128 -r 5 --folder build/scaling
@@ -8,7 +8,7 @@ compares the results with predictions.
   scripts/bench_scaling.py -m model.gguf --devices "CPU0;CPU1;CPU0,CPU1" --tensor-split "1,1;3,1"
   scripts/bench_scaling.py -m model.gguf --devices CUDA0,CUDA1 --processes 1,2,4 --mpirun "mpirun --hostfile hosts"
 
-Prints a table. Writes the table also into README.md, with charts of speed-up and memory (SVG), and into scaling.csv.
+Prints a table. Also writes the table into scaling.csv, and into README.md with SVG charts of speed-up and memory.
 The file journal.jsonl stores every finished run. After Ctrl-C or a crash, the same command continues with the missing
 runs. docs/benchmarks.md describes the details.
 """
@@ -34,11 +34,11 @@ from scaling.configurations import Configuration, ConfigurationError  # noqa: E4
 from scaling.runs import Model  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PER_DEVICE = ("SHOAL_CPU_THREADS", "SHOAL_CPU_SLOWDOWN")  # a list has one number per CPU device
+PER_DEVICE = ("SHOAL_CPU_THREADS", "SHOAL_CPU_SLOWDOWN")  # a list in such a variable has one number per CPU device
 TITLE = "# Gain of the next device"
-NOTE = ("t/s is a median over rounds. Speed-up (median), min and max are ratios to {0} in one round. Ideal is the "
-        "total speed of the single devices / the speed of {0}. MiB is the planned memory of the device that needs "
-        "most.")
+NOTE = ("t/s is the median of the rounds. A speed-up is a ratio to the t/s of {0} in the same round; the table shows "
+        "the median, min and max of the rounds. Ideal is the sum of the t/s of the single devices, divided by the t/s "
+        "of {0}. MiB is the predicted memory use of the device that needs the most memory.")
 
 
 def parser_of() -> argparse.ArgumentParser:
@@ -61,8 +61,8 @@ def parser_of() -> argparse.ArgumentParser:
     add("--split-mode", "-sm", default="tensor", metavar="MODES",
         help="split modes: tensor, layer, or tensor,layer (default: tensor)")
     add("--tensor-split", "-ts", metavar="SHARES",
-        help='lists of shares, such as "1,1;3,1", each for device lists of the same length; auto: the shares predicted '
-        "to be fastest; @FILE: the shares of a profile of tune_split.py, used on the profile's devices (default: even)")
+        help='lists of shares, such as "1,1;3,1"; a list applies to device lists of the same length; auto: the shares '
+        "with the highest predicted speed; @FILE: the shares and devices of a profile of tune_split.py (default: even)")
     add("-p", dest="prompts", type=flags.numbers(0), default=[512], metavar="INTS",
         help="prompt lengths in tokens (default: 512)")
     add("-n", dest="generations", type=flags.numbers(0), default=[128], metavar="INTS",
@@ -83,7 +83,7 @@ def parser_of() -> argparse.ArgumentParser:
 
 
 def models_of(paths: list[str]) -> list[Model]:
-    """Makes the list of models. Their labels are file names, or whole paths if two file names are equal."""
+    """Makes the list of models. The label of a model is its file name, or its path if two file names are equal."""
     short = [pathlib.Path(path).name.removesuffix(".gguf") for path in paths]
     labels = short if len(set(short)) == len(short) else paths
     if len(set(labels)) != len(labels):
@@ -100,12 +100,12 @@ def split_list(words: str | None) -> list[str]:
 
 def configurations_of(arguments: argparse.Namespace) -> list[Configuration]:
     if arguments.mpirun is not None and not arguments.processes:
-        raise ConfigurationError("--mpirun starts several processes; give their number with --processes, such as 1,2")
+        raise ConfigurationError("--mpirun needs the numbers of processes; give them with --processes, such as 1,2")
     if arguments.processes and arguments.whole_machine:
-        raise ConfigurationError("--whole-machine measures one process; leave it out, or --processes")
+        raise ConfigurationError("--whole-machine measures one process; remove --whole-machine or --processes")
     lists = split_list(arguments.devices)
     if arguments.processes and any("@" in one or ":" in one for one in lists):
-        raise ConfigurationError("--devices: with --processes name the devices of each process, such as CUDA0,CUDA1")
+        raise ConfigurationError("--devices: with --processes, name the devices of one process, such as CUDA0,CUDA1")
     counts = arguments.counts or ([1] if arguments.processes else [1, 2])
     lists = lists or [",".join(f"{arguments.family}{i}" for i in range(count)) for count in sorted(set(counts))]
     modes, shares = arguments.split_mode.split(","), split_list(arguments.tensor_split)
@@ -196,7 +196,7 @@ def measure(arguments: argparse.Namespace) -> int:
                 study.run(shoal, progress)
         except Stopped as stopped:
             show(arguments, setup, study, descriptions)
-            print("bench_scaling: the same command resumes", file=sys.stderr)
+            print("bench_scaling: stopped; the same command resumes the measurement", file=sys.stderr)
             return stopped.code
         return 0 if show(arguments, setup, study, descriptions) else 1
 
@@ -210,7 +210,7 @@ def main() -> int:
     except (ConfigurationError, ProgramError, JournalError, chart_files.ChartError, files.FileError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return error.code if isinstance(error, (ConfigurationError, files.FileError)) else 1
-    except BrokenPipeError:  # the reader of the table has exited
+    except BrokenPipeError:  # the program that reads the table has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Finds names of missing files and folders in the documentation.
+"""Checks that the documentation names only files and folders that exist.
 
 Checks text in `backticks` in all Markdown files that git knows. The text is checked if it looks like a path in the
 repository ("meta/plan/plan.h", "models/arch", "graph/ops/infer.{h,cpp}") or like the name of a source file. Also checks
-links to files. Ignores code blocks, placeholders in recipes (cumsum, gizmo, <name>) and CHANGELOG.md, which names
-removed files. Prints each name of a missing file and exits with 1.
+links to files, and code blocks that quote a source file. Ignores other code blocks, placeholders in recipes (cumsum,
+gizmo, <name>) and CHANGELOG.md, which names removed files. Prints each problem. Exits with 1 if there is a problem.
 """
 import pathlib
 import re
@@ -42,13 +42,13 @@ def main() -> int:
     folders = {str(parent) for file in files for parent in pathlib.PurePath(file).parents} - {"."}
     known = set(files) | folders | {pathlib.PurePath(file).name for file in files}
     top = {folder for folder in folders if "/" not in folder}
-    # A page may name a header and its source together (`meta/plan/candidates`).
+    # A page may name a header and its source file together, without an extension (`meta/plan/candidates`).
     known |= {file.rpartition(".")[0] for file in files}
     breaches = 0
     for page in sorted(file for file in files if file.endswith(".md") and file != "CHANGELOG.md"):
         for file, code in QUOTE.findall((root / page).read_text()):
             if not (root / file).exists() or code not in (root / file).read_text():
-                print(f"{page}: a block differs from the code in {file}; copy it again")
+                print(f"{page}: a block differs from the code in {file}; copy the code again")
                 breaches += 1
         text = FENCED.sub(lambda block: "\n" * block[0].count("\n"), (root / page).read_text())
         for number, line in enumerate(text.splitlines(), 1):

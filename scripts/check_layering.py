@@ -3,9 +3,9 @@
 
     base <- graph <- devices <- processes <- {sched, collectives <- machine <- meta} <- models <- tuning <- tools
 
-sched does not include collectives, machine and meta. The subfolders of meta, models, tuning and tools also have an
-order. The headers of a kind of device are private to its folder. tests, benchmarks and examples may include all these
-folders. Only tests and benchmarks may include tests. Other folders must not include benchmarks or examples.
+sched must not include collectives, machine or meta. The subfolders of meta, models, tuning and tools also have an
+order. PRIVATE lists folders with private headers. tests, benchmarks and examples may include all these folders. Only
+tests and benchmarks may include tests. Other folders must not include benchmarks or examples.
 
 The chooser (tuning/choose) decides how a model runs. So only a few other places may construct a Placement or a
 ModelPlan.
@@ -26,12 +26,12 @@ ROOMS = {
     "tuning": ["", "choose", "probe"],
     "tools": ["cli", "chat", "startup", "report", "bench", "commands"],
 }
-# Rooms with private headers. The values are the other folders that may include these headers. PUBLIC lists headers that
-# are exceptions.
+# Rooms with private headers. The values are the other folders that may include these headers. The headers in PUBLIC are
+# not private.
 PRIVATE = {
-    "devices/cpu": {"collectives/host", "collectives/mpi", "devices/cuda"},  # waiting threads, and sums by CPU kernels
+    "devices/cpu": {"collectives/host", "collectives/mpi", "devices/cuda"},  # these use its waits and its CPU sums
     "devices/cuda": {"collectives/cuda", "collectives/nccl", "collectives/p2p"},
-    "collectives/host": {"collectives/mpi"},  # rendezvous of ranks, and sums
+    "collectives/host": {"collectives/mpi"},  # this folder uses the rendezvous of ranks, and the sums
     "collectives/mpi": set(),
     "collectives/nccl": {"collectives/cuda"},
     "collectives/p2p": {"collectives/cuda"},
@@ -42,7 +42,7 @@ USERS = {"tests": {"tests"}, "benchmarks": {"tests"}, "examples": set()}
 CONSTRUCTION = re.compile(r"\b(?:Placement|ModelPlan)(?:>|\s+\w+)?[({]")
 MEMBERS = re.compile(r"\b(?:Placement|ModelPlan) (\w+(?:, \w+)*);")
 MOST_CONSTRUCTIONS = 4
-CONSTRUCTORS = ("models", "tuning/choose", "tests", "benchmarks")  # folders without a limit
+CONSTRUCTORS = ("models", "tuning/choose", "tests", "benchmarks")  # folders in which constructions are not counted
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
@@ -106,8 +106,8 @@ def violations(root: pathlib.Path):
                     yield f"{relative}:{number}: {pathlib.PurePosixPath(relative).parent} must not include {name}"
     found = list(constructions(root))
     if len(found) > MOST_CONSTRUCTIONS:
-        yield (f"{len(found)} constructions of Placement or ModelPlan, the limit is {MOST_CONSTRUCTIONS}; use the "
-               f"objects of the chooser (tuning/choose): {', '.join(found)}")
+        yield (f"{len(found)} constructions of Placement or ModelPlan, the limit is {MOST_CONSTRUCTIONS} "
+               f"({', '.join(found)}); use the objects of the chooser (tuning/choose)")
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 """Rejects phrases that readers have to read twice (CONTRIBUTING.md, "Prose"). Checks comments, pages and messages.
 
 Each line of PHRASES contains a pattern and its replacement. Each line of prose_exceptions.txt contains an exception:
-file, words around the phrase, and reason, separated by tabs. Prints each rejected phrase. Exits with 1 if there is one.
+file, words around the phrase, and reason, separated by tabs. Prints each rejected phrase. Exits with 1 if there is any.
 """
 import pathlib
 import re

@@ -2,11 +2,11 @@
 """Checks that files are short, that the repository is small, and that tests are independent of each other.
 
 - Source files have at most 500 lines, and tests have at most 800 lines.
-- All files together have less than 28 MB. The small model in f16 has 9 MB.
+- All files together have less than 28 MB. 9 MB of this limit are for the small model in f16.
 - tests/CMakeLists.txt builds every test file.
 - Tests write no files into folders that other tests share.
 
-Checks the files that git knows, or without git, all files outside of build/. Prints each violation and exits with 1.
+Checks the files that git knows. Without git, checks all files outside of build/. Exits with 1 after a violation.
 """
 import pathlib
 import re
@@ -38,7 +38,7 @@ def long_files(root: pathlib.Path, paths: list[pathlib.Path]):
         limit = TEST_LINES if name.parts[0] == "tests" else SOURCE_LINES
         lines = len(path.read_bytes().splitlines())
         if lines > limit:
-            yield f"{name}: {lines} lines, the limit is {limit}; split it"
+            yield f"{name}: {lines} lines, the limit is {limit}; split the file"
 
 
 def total_size(paths: list[pathlib.Path]):
@@ -52,7 +52,7 @@ def lost_tests(root: pathlib.Path, paths: list[pathlib.Path]):
     for path in paths:
         name = path.relative_to(root)
         if name.parts[0] == "tests" and name.name.endswith("_test.cpp") and name.parts[1] not in listed:
-            yield f"{name}: no shoal_tests({name.parts[1]} ...) in tests/CMakeLists.txt builds it"
+            yield f"{name}: no shoal_tests({name.parts[1]} ...) in tests/CMakeLists.txt builds this file"
 
 
 def shared_folders(root: pathlib.Path, paths: list[pathlib.Path]):

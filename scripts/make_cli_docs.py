@@ -2,11 +2,11 @@
 """Updates the flags and examples in docs/cli.md from the output of the program.
 
 - Each code block that begins with "$ shoal [COMMAND] --help" gets the help of this command. If an earlier block
-  contains a flag with the same text, the block contains only the name of the flag.
+  contains the same help of a flag, the later block contains only the name of the flag.
 - Each indented example gets the output of its command. The examples are commands with the same output on every machine:
   run, tokenize, detokenize and simulate, with a model that exists or that make_model.py can make.
 
-All other text is written by hand. --check writes nothing. It prints the differences and exits with 1 if there are any.
+All other text is written by hand. --check writes nothing. It prints the differences and exits with 1 if any exist.
 """
 import argparse
 import difflib

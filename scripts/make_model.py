@@ -14,8 +14,8 @@ length), as in a new model before its training. So activations and logits have o
 noise. The same arguments give the same file. The script needs less than 300 MB of memory for any model, because it
 writes the weights in small pieces.
 
-With --sparse, the file has a hole instead of the weights, which reads as zeros. Such a file is written immediately and
-needs only a few megabytes on disk. It is sufficient for `shoal plan` and `shoal simulate`.
+With --sparse, the file has a hole instead of the weights. Reads of the hole return zeros. Such a file is written
+immediately and needs only a few megabytes on disk. It is sufficient for `shoal plan` and `shoal simulate`.
 """
 
 import argparse
@@ -52,9 +52,9 @@ OWN_MODELS = files.Kind(b"GGUF", b"general.name\x08\0\0\0", b"random ")
 class Scales:
     """Positions of the scale and the offset in a block, in bytes.
 
-    - `offset_per_scale`: quotient of offset and scale with which the weights have the mean 0.
-    - `is_power`: the scale is a power of two in a byte instead of a half.
-    - `is_spread`: the scale is a half, whose nibbles are in four 16-bit numbers.
+    - `offset_per_scale`: value of offset / scale for which the mean of the weights is 0.
+    - `is_power`: the scale is a power of two, stored as an exponent in one byte, instead of an f16 number.
+    - `is_spread`: the scale is an f16 number. Its four nibbles are stored in four 16-bit numbers.
     - `is_ue4m3`: there are four scales of one byte each.
     """
 
@@ -99,7 +99,8 @@ COARSE = CODEBOOKS | {
     Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.IQ4_NL, Type.IQ4_XS,
     Type.MXFP4, Type.NVFP4, Type.TQ1_0, Type.TQ2_0,
 }  # fmt: skip
-# Types that the quantiser of llama.cpp uses instead if the row length is not a multiple of 256.
+# Types with blocks of 256 elements, and the types that the quantiser of llama.cpp uses instead if the row length is not
+# a multiple of 256.
 FOR_SHORT_ROWS = {
     Type.Q2_K: Type.Q4_0, Type.Q3_K: Type.Q4_0, Type.Q4_K: Type.Q5_0, Type.Q5_K: Type.Q5_1, Type.Q6_K: Type.Q8_0,
     Type.IQ4_XS: Type.IQ4_NL, **dict.fromkeys(CODEBOOKS | {Type.TQ1_0, Type.TQ2_0}, Type.IQ4_NL),
@@ -144,8 +145,8 @@ def with_scales(blocks, layout, scale):
 
 
 def make_pool(random, kind, deviation):
-    """Returns the bytes of POOL_BLOCKS blocks with the given standard deviation. A block of a plain type has 32
-    elements."""
+    """Returns the bytes of POOL_BLOCKS blocks with the given standard deviation. A block of a type in PLAIN has
+    32 elements."""
     if kind in PLAIN:
         values = random.standard_normal(POOL_BLOCKS * 32, dtype=np.float32) * np.float32(deviation)
         if kind == Type.BF16:
@@ -202,8 +203,8 @@ def pieces(count):
 
 
 def more_bits(layer, layers):
-    """Whether a layer has more bits in the mixtures with the suffix _m. These are the first and the last eighth of the
-    layers, and every third layer between them."""
+    """Whether the mixtures with the suffix _m give this layer additional bits. The first eighth and the last
+    eighth of the layers, and every third layer between them, have additional bits."""
     eighth = layers // 8
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
@@ -230,8 +231,8 @@ def mixed_q3_k_l(_, __):
 
 
 # Mixtures of types, as the quantiser of llama.cpp selects them for Llama models: the type of most matrices, and a
-# function that returns the types of all other matrices in a layer. llama.cpp's q5_k_s is q5_k here, and its q3_k_s is
-# q3_k.
+# function that returns the types of all other matrices in a layer. llama.cpp's q5_k_s is q5_k here, and llama.cpp's
+# q3_k_s is q3_k here.
 MIXTURES = {
     "q3_k_m": (Type.Q3_K, mixed_q3_k_m),
     "q3_k_l": (Type.Q3_K, mixed_q3_k_l),
@@ -242,7 +243,7 @@ MIXTURES = {
 
 
 def layer_types(shape, name, layer):
-    """Returns the types of the matrices in a layer that differ from the type of most matrices."""
+    """Returns the types of a layer's matrices by name. Omits matrices that have the base type of the mixture."""
     if name not in MIXTURES:
         return {}
     base, mixed = MIXTURES[name]
@@ -271,7 +272,7 @@ def usual_tensors(shape, name, output_name):
 
 @dataclasses.dataclass(frozen=True)
 class Override:
-    """The type of all matrices with a regular expression in their name."""
+    """A type for all matrices whose names match a regular expression."""
 
     pattern: re.Pattern
     kind: Type
@@ -299,7 +300,7 @@ def tensors(shape, args):
         if one not in used:
             text = f"{one.pattern.pattern}={one.kind.name.lower()}"
             sys.exit(f"make_model.py: --tensor-type {text} is not the first match of any matrix; "
-                     "--dry-run without it prints their names")  # fmt: skip
+                     "--dry-run without --tensor-type prints the names of the matrices")  # fmt: skip
     return plan
 
 
@@ -384,7 +385,7 @@ def parse_arguments():
                         help="use TYPE for matrices whose names match the regular expression PATTERN; may be repeated; "
                         "the first match applies")  # fmt: skip
     parser.add_argument("--sparse", action="store_true",
-                        help="write a hole in the file instead of the weights; the hole reads as zeros")
+                        help="write a hole in the file instead of the weights; reads of the hole return zeros")
     parser.add_argument("--dry-run", action="store_true", help="print the tensors and their sizes without writing a file")
     parser.add_argument("--force", action="store_true", help="replace the file even if this script did not write it")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random weights (default: 0)")
@@ -407,10 +408,10 @@ def main():
         sys.exit("make_model.py: --head-dim must be positive")
     shape = dataclasses.replace(PRESETS[args.preset], **given)
     if min(shape.embd, shape.layers, shape.ff, shape.heads, shape.kv_heads, shape.ctx) < 1 or args.seed < 0:
-        sys.exit("make_model.py: sizes must be positive and the seed not negative")
+        sys.exit("make_model.py: sizes must be positive and the seed must not be negative")
     if (shape.embd % shape.heads and not args.given_head_dim) or shape.heads % shape.kv_heads:
-        sys.exit(f"make_model.py: embd {shape.embd} must be a multiple of heads {shape.heads} unless --head-dim is "
-                 f"given, and heads must be a multiple of kv-heads {shape.kv_heads}")  # fmt: skip
+        sys.exit(f"make_model.py: heads {shape.heads} must be a multiple of kv-heads {shape.kv_heads}; "
+                 f"without --head-dim, embd {shape.embd} must be a multiple of heads {shape.heads}")  # fmt: skip
     if shape.head_dim < 2 or shape.head_dim % 2:
         sys.exit(f"make_model.py: heads have {shape.head_dim} dimensions; rope needs an even number")
     plan = tensors(shape, args)

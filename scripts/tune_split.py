@@ -4,10 +4,10 @@
     scripts/tune_split.py -m model.gguf --devices CPU0,CPU1 -o model.split.json
     shoal run -m model.gguf --devices CPU0,CPU1 --tensor-split @model.split.json -p "Once"
 
-The search starts from the prediction of `shoal plan` and measures splits with `shoal bench`. It moves to better
-neighbours until no split at a distance of one unit is significantly better. The journal stores each finished run, so
-the same command continues an interrupted search. docs/tuning.md describes the details. The script exits with 1 if
-nothing could be measured, and with 130 or 143 if a signal stopped the search.
+The search starts from the prediction of `shoal plan` and measures splits with `shoal bench`. The search
+moves to better splits until no split at a distance of one unit is significantly better. The journal stores each
+finished run, so the same command continues an interrupted search. docs/tuning.md describes the details. The script
+exits with 1 if nothing could be measured, and with 130 or 143 if a signal stopped the search.
 """
 import argparse
 import os
@@ -72,7 +72,7 @@ def parsed():
         help="maximum number of splits to measure (default: a third of all splits, at least 8)")
     add("-r", "--repetitions", type=arguments.positive(int), default=3, metavar="N",
         help="number of repetitions in each run (default: 3)")
-    add("--tolerance", type=fraction, default=0.01, help="largest relative difference of speeds that counts as equal (default: 0.01)")
+    add("--tolerance", type=fraction, default=0.01, help="relative difference up to which speeds count as equal (default: 0.01)")
     add("--timeout", type=arguments.positive(float), default=1800, metavar="SECONDS",
         help="time limit of a run (default: 1800)")
     add("--shoal", metavar="PATH", help="path of the program shoal (default: build/release/bin/shoal)")

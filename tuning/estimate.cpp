@@ -26,16 +26,16 @@ struct Group {
   std::vector<size_t> ranks;
 };
 
-/// A mul_mat_id, with the nodes of the ranks that store some of its experts.
+/// A mul_mat_id op, with its node on each rank that stores some of the experts.
 struct ExpertProduct {
-  int64_t experts = 0;  ///< number of experts that ids may select, summed over all ranks
+  int64_t experts = 0;  ///< number of experts that the ids tensor may select, summed over all ranks
   bool is_divided = false;
   std::vector<std::pair<size_t, const Tensor*>> parts;  ///< each rank with its mul_mat_id node
-  std::vector<double> pair_seconds;                     ///< seconds that one more (slot, token) pair takes, in the
-                                                        ///< order of `parts`
+  std::vector<double> pair_seconds;                     ///< seconds that one additional (token, selected expert) pair
+                                                        ///< takes, in the order of `parts`
 };
 
-/// Number of experts that ids may select on the rank of this node.
+/// Number of experts that the ids tensor may select on the rank of this node.
 int64_t reachable(const Tensor& product) {
   const auto& ranges = std::get<SelectParams>(product.params).ranges;
   int64_t count = ranges.empty() ? product.src[0]->shape[2] : 0;
@@ -45,7 +45,7 @@ int64_t reachable(const Tensor& product) {
 
 }  // namespace
 
-/// A plan on a machine. Contains all values that are the same for every range of segments.
+/// The plan, the machine and all costs that are the same for every range of segments.
 struct Estimator::Ground {
   Ground(const meta::Plan& plan, const machine::MachineModel& machine, std::span<const int> devices, double kv_rows)
       : plan(plan), machine(machine), devices(devices.begin(), devices.end()) {
@@ -101,8 +101,9 @@ struct Estimator::Ground {
     group->ranks.push_back(rank);
   }
 
-  /// The argument `experts` of node_cost(). If ids may select m of the n experts on this rank, the result is n / m
-  /// times the number of selectable experts on all ranks. The result is 0 if m is 0 or every rank has all experts.
+  /// The value for the parameter `experts` of node_cost(). If the ids tensor may select m of the n experts on this
+  /// rank, the result is n / m times the number of selectable experts on all ranks. The result is 0 if m is 0 or every
+  /// rank has all experts.
   int64_t experts_for(const Tensor& node) const {
     const ExpertProduct& product = products_.at(node.name);
     const int64_t here = reachable(node);
@@ -110,7 +111,7 @@ struct Estimator::Ground {
   }
 
   /// Adds the seconds by which the busiest rank exceeds the average rank. The busiest rank changes from token to token,
-  /// so all ranks with some of these experts get the same excess.
+  /// so all ranks that store some of the experts get the same excess.
   void add_excess() {
     std::map<std::pair<std::vector<int64_t>, std::vector<double>>, double> known;  // one entry for all equal layers
     for (const auto& [name, product] : products_) {
@@ -188,7 +189,7 @@ class Estimator::Walk {
       const NodeRange range = part_of(step, rank, part);
       for (int i = range.begin; i < range.end; ++i) {
         Work work = member.nodes[static_cast<size_t>(i)];
-        // A node that is fused with a collective does not pay the cost of a separate op.
+        // A node that is fused with a collective does not have the cost of a separate op.
         if (joined) work.seconds -= std::min(work.seconds, member.device->op_seconds);
         if (work.seconds > 0) todo.push_back(work);
         if (!member.excess.empty()) excess_[rank] += member.excess[static_cast<size_t>(i)];

@@ -1,11 +1,12 @@
 // Estimates the time of a plan on a machine. Pure functions.
 //
-// The steps of the plan run in virtual time, with a clock for each rank. A compute step advances the clock by the costs
-// of its ops. If ranks of one domain compute at the same time, they share the domain's bandwidth and cores. When one of
-// these ranks finishes, the other ranks get its bandwidth and cores. A collective begins when the last rank arrives.
+// The steps of the plan run in virtual time. Between two collectives, each rank has its own clock. Each op advances the
+// clock of its rank by the cost of the op. If ranks of one domain compute at the same time, they share the domain's
+// bandwidth and cores. When one of these ranks finishes, the other ranks get its bandwidth and cores. A collective
+// begins when the last rank arrives.
 //
-// If the experts are divided among the ranks, a rank first computes the average number of selected experts. All ranks
-// then wait for the busiest rank, which has the most selected experts (machine/expert_load.h).
+// If the experts are divided among the ranks, each rank first computes the products of the average number of selected
+// experts. All ranks then wait for the busiest rank, which has the most selected experts (machine/expert_load.h).
 //
 //   rank 0  |== compute 40 us ==|........|= all_reduce 5 us =|
 //   rank 1  |====== compute 60 us =======|= all_reduce 5 us =|      waiting: rank 0 20 us, rank 1 0

@@ -19,8 +19,8 @@ class Pipeline {
       : begins_(static_cast<size_t>(slots), std::vector<double>(stages, 0.0)), free_(backends, 0.0) {}
 
   void run(std::span<const StageWork> stages) {
-    // Start times of the earlier run whose slots this run reuses. The loop replaces these times by the start times of
-    // this run.
+    // Start times of the earlier run whose slots (memory for values between stages) this run reuses. The loop replaces
+    // these times by the start times of this run.
     std::vector<double>& begins = begins_[next_++ % begins_.size()];
     double done = 0;
     for (size_t s = 0; s < stages.size(); ++s) {
@@ -53,8 +53,8 @@ double pipeline_seconds(std::span<const AlikeRuns> runs, int slots, std::span<co
                         std::span<const double> cores) {
   if (runs.empty() || runs.front().stages.empty()) return 0;
   Pipeline pipeline(runs.front().stages.size(), std::max(slots, 1), demand.size());
-  std::vector<double> busy(cores.size(), 0.0);  // for each domain: the seconds in which all its cores would do all the
-                                                // work
+  std::vector<double> busy(cores.size(), 0.0);  // for each domain: seconds that all cores of the domain together need
+                                                // for all work
   for (const AlikeRuns& alike : runs) {
     check(alike.stages.size() == runs.front().stages.size(),
           "got runs of {} and {} stages; all runs need the same number of stages", alike.stages.size(),

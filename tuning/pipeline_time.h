@@ -33,7 +33,7 @@ struct AlikeRuns {
 /// - `cores`: number of cores, by domain; 0: no limit.
 ///
 /// The result is at least the time that the cores of each domain need for all work. Only a few hundred equal runs are
-/// simulated. Each additional run counts with the average time of the runs before it.
+/// simulated. For each additional run, the average time of the last simulated runs is added.
 double pipeline_seconds(std::span<const AlikeRuns> runs, int slots, std::span<const CoreDemand> demand,
                         std::span<const double> cores);
 

@@ -24,7 +24,8 @@ constexpr std::array kObjectives = std::to_array<ObjectiveName>({
     {Objective::kMix, "mix"},
 });
 
-/// Number of cache fill levels that are evaluated for a long prompt. Successive batches take nearly the same time.
+/// Number of fill levels of the cache for which a long prompt is evaluated. More levels are unnecessary, because
+/// successive batches take nearly the same time.
 constexpr int64_t kPromptSamples = 8;
 
 double as_double(int64_t value) {

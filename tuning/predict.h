@@ -50,7 +50,7 @@ struct PhasePrediction {
   double copies = 0;     ///< seconds of copies between devices that do not act as one
   double host = 0;       ///< seconds in which the host sends inputs, starts runs and receives results
   double disk = 0;       ///< seconds of reading weights that do not fit into memory; the `compute` time of the devices
-                         ///< includes them
+                         ///< includes these seconds
 
   double communication() const;  ///< seconds of all collectives
   int64_t collective_count() const;
@@ -67,7 +67,7 @@ std::pair<std::optional<PhasePrediction>, std::optional<PhasePrediction>> predic
     const machine::MachineModel& machine, const models::SessionOptions& session, const Workload& work,
     const Poll& poll);
 
-/// The phase that a search optimizes.
+/// The phase whose time a search minimizes. kMix: the sum of the prompt time and the generation time.
 enum class Objective : uint8_t { kGeneration, kPrompt, kMix };
 std::string_view name_of(Objective objective);
 /// Parses "generation", "prompt" or "mix". Other texts throw InvalidArgument with a list of these names.

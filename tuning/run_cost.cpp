@@ -20,7 +20,7 @@ double host_seconds(const machine::MachineModel& machine, const models::Placemen
 
 namespace {
 
-/// The host of the first member. If the devices of a group are on several hosts, each of these hosts has the results.
+/// The host of a backend's first member. If the members are on several hosts, each of these hosts has the results.
 int host_of(const machine::MachineModel& machine, std::span<Device* const> members) {
   return machine.devices[static_cast<size_t>(machine.index(members.front()->name()))].host;
 }
@@ -31,8 +31,8 @@ bool are_apart(const machine::MachineModel& machine, const models::Placement& pl
          host_of(machine, placement.members_of(from)) != host_of(machine, placement.members_of(to));
 }
 
-/// Seconds to stream a weight from the host. Each member of a mesh receives its shard over its own bus, at the same
-/// time as the other members. The memory bandwidth of the host limits the sum of these transfers.
+/// Seconds to stream a weight from the host. All members of a mesh receive their shards at the same time, each over its
+/// own bus. The memory bandwidth of the host limits the total bandwidth of these transfers.
 double streaming_seconds(const machine::MachineModel& machine, const models::Placement& placement, int backend,
                         const sched::Copy& copy, double bytes) {
   const models::SplitPolicy* policy = placement.policy_of(backend);

@@ -1,4 +1,4 @@
-// Costs of a run outside the steps of its plans. Predictions (predict.h) add these costs. Pure functions.
+// Costs of a run that are not part of the steps of its plans. Predictions (predict.h) add these costs. Pure functions.
 #pragma once
 
 #include "machine/machine.h"
@@ -6,18 +6,19 @@
 
 namespace shoal::tuning {
 
-/// Seconds to copy the caller's inputs to the devices, to start the run and to wait for its end.
+/// Seconds to copy the caller's inputs to the devices, to start the run, and to wait for the end of the run.
 double host_seconds(const machine::MachineModel& machine, const models::Placement& placement);
 
-/// Seconds of the copy with index `number` in a split. A copy from another host also passes over the network. Only the
-/// first such copy of a split pays the network latency, because the next copies follow immediately. If the copy streams
-/// a weight with experts, only the used experts are copied. A copy of the caller's own inputs costs 0, because
-/// host_seconds() includes it.
+/// Duration of `split.copies[number]` in seconds. A copy from another host also passes over the network. The duration
+/// includes the network latency only for the first such copy of a split, because the next copies follow immediately. If
+/// the copy streams a weight with experts, only the used experts are copied. A copy of the caller's own inputs costs 0,
+/// because host_seconds() includes it.
 double copy_seconds(const machine::MachineModel& machine, const models::Placement& placement, const sched::Split& split,
                     size_t number);
 
-/// Seconds to copy the results to the host, if the devices do not use host memory. If another process or host has the
-/// results, also includes the transfer to the first process.
+/// Seconds to copy the results of the last split to host memory; 0 if the devices of this split are CPU devices of the
+/// first process. If the devices belong to another process or another host, the time also includes the transfer to the
+/// first process.
 double output_seconds(const machine::MachineModel& machine, const models::Placement& placement,
                       const models::PlannedGraph& planned);
 

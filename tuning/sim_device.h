@@ -2,7 +2,7 @@
 // placements, plans and predictions like a real device (`shoal simulate`). Its speed is part of a machine model
 // (machine/machine.h). It supports every op, but it cannot allocate memory or run a graph.
 //
-// A device has the lifetime of the family. Thread-safe.
+// A device exists until its family is destroyed. Thread-safe.
 #pragma once
 
 #include <deque>
@@ -29,18 +29,19 @@ class SimFamily final : public BackendReg {
   std::string name() const override { return "SIM"; }
   std::span<Device* const> devices() const override;
   bool is_listed() const override { return false; }
-  /// Returns the device with this spec, or creates it. A new device replaces an older simulated device of the same name
-  /// in the list. The older device still exists. If a real device has the same name, the registry finds the real
-  /// device. Throws InvalidArgument if the name is empty or the memory is 0.
+  /// Returns the device with this spec, or creates it. If the list already contains a simulated device of the same
+  /// name, the new device replaces this older device in the list. The older device still exists. If a real device has
+  /// the same name, the registry finds the real device. Throws InvalidArgument if the name is empty or the memory is 0.
   Device& provide(const SimSpec& spec);
 
  private:
   mutable std::mutex mutex_;
   std::vector<std::pair<SimSpec, std::unique_ptr<Device>>> owned_;
-  std::deque<std::vector<Device*>> lists_{{}};  ///< the last list is current; earlier lists may still be in use
+  std::deque<std::vector<Device*>> lists_{{}};  ///< devices() returns the last list; callers may still use earlier
+                                                ///< lists
 };
 
-/// The SIM family. The first call adds it to the registry.
+/// Returns the SIM family. The first call adds the family to the registry.
 SimFamily& family();
 
 }  // namespace shoal::sim

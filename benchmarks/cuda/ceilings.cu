@@ -1,5 +1,5 @@
-// Measures upper limits of this GPU: copies within its memory, and bf16 matrix products by cuBLAS. scripts/gpu_check
-// compares the rates of `shoal bench` with these limits.
+// Measures two upper limits of this GPU: the rate of copies within its memory, and the rate of bf16 matrix products in
+// cuBLAS. scripts/gpu_check compares the rates of `shoal bench` with these limits.
 //
 //   cuda_ceilings [FILE OF libcublas.so.13]
 //
@@ -23,8 +23,8 @@
 namespace {
 
 constexpr int kRuns = 15;
-constexpr size_t kMostCopied = size_t{4} << 30;   // number of copied bytes if both buffers fit into the memory
-constexpr size_t kLeastCopied = size_t{2} << 30;  // a copy of fewer bytes would measure the cache
+constexpr size_t kMostCopied = size_t{4} << 30;   // maximum number of copied bytes
+constexpr size_t kLeastCopied = size_t{2} << 30;  // minimum number; a smaller copy would measure the cache
 constexpr int kMatrix = 8192;
 
 void check(cudaError_t status, const char* what) {
@@ -102,8 +102,8 @@ std::string measure_copy() {
   return text;
 }
 
-/// The cuBLAS functions that this program needs, from a library that is found at run time. The constants are copies
-/// from cublas_api.h, so the build does not need the cuBLAS headers.
+/// Loads cuBLAS at run time and provides the functions that this program needs. The constants are copies from
+/// cublas_api.h, so the build does not need the cuBLAS headers.
 class Cublas {
  public:
   explicit Cublas(const std::string& file) : library_(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
@@ -132,7 +132,7 @@ class Cublas {
     if (status != 0) throw std::runtime_error(std::string(what) + " failed with status " + std::to_string(status));
   }
 
-  void* library_;  // never closed, because cuBLAS does not support closing
+  void* library_;  // never closed, because cuBLAS cannot be unloaded
   Multiply multiply_ = nullptr;
   void* handle_ = nullptr;
 };
@@ -180,7 +180,7 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
-/// Prints `"name": result`, or `"name": null, "no_name": reason`. Returns whether there is a result.
+/// Prints `"name": result`, or `"name": null, "no_name": reason`. Returns whether the measurement succeeded.
 bool print_part(const char* name, const std::function<std::string()>& measure) {
   try {
     std::printf("\"%s\": %s", name, measure().c_str());

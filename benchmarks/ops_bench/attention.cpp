@@ -22,7 +22,7 @@ struct Heads {
 constexpr Heads kLlama{"", 64, 64, 32, 8};
 constexpr Heads kLatents[] = {{"latent:16/", 576, 512, 16, 1, true}, {"latent:128/", 576, 512, 128, 1, true}};
 
-/// Adds four elements of the head's result as samples.
+/// Adds four samples, which are elements from the result of one head.
 void add_samples(Cost& cost, const Heads& n, const Leaf& q, const Leaf& k, const Leaf& v, int64_t token, int64_t head,
                  int64_t seen) {
   const int64_t rows = k.tensor->shape[1], first = head / (n.count / n.kv) * rows;

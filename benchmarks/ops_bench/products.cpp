@@ -23,8 +23,8 @@ struct Experts {
 constexpr Experts kGptOss{2880, 2880, 32, 4};
 constexpr int64_t kExpertTokens[] = {1, 32, 512};
 
-/// The product of quantised weights may round the columns to 8 bits. The relative error is then 1/254/sqrt(3) per
-/// element.
+/// A product with quantised weights may round the columns to 8 bits. The relative error of each element is then
+/// 1/254/sqrt(3).
 double tolerance(DType weights) {
   if (traits(weights).is_quantized) return 1e-4;
   return weights == DType::kF32 ? 1e-10 : 1e-5;

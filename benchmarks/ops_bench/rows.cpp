@@ -1,4 +1,4 @@
-// Ops on rows: look-ups and cache writes, normalisation, positions, soft-max, selection.
+// Ops on rows: row look-ups, cache writes, normalisation, RoPE, soft-max and selection.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ Cost build_get_rows(Subject& s, DType dtype, int64_t rows) {
   return cost;
 }
 
-/// Writes the tokens of a batch into the caches of many layers.
+/// Writes one row per token of a batch into the caches of many layers.
 Cost build_set_rows(Subject& s, DType dtype, int64_t tokens) {
   constexpr int64_t kRows = 4096;
   const Leaf& x = s.leaf(DType::kF32, {kHeadDim, kKvHeads, tokens, 1});
@@ -86,7 +86,7 @@ Cost build_rope(Subject& s, RopeMode mode, int64_t tokens) {
   constexpr double kBase = 500000;
   const RopeParams params{.dims = kHeadDim, .mode = mode, .base = static_cast<float>(kBase)};
   for (int n = 0; n < kMany; ++n) s.node(rope(s.graph(), x.tensor, at, nullptr, params));
-  // An angle of about a thousand has an error of up to 1e-4 in f32.
+  // In f32, an angle of about 1000 radians has an error of up to 1e-4. The tolerance is the square of this error.
   Cost cost{.bytes = 2 * bytes_of(x.tensor), .tolerance = 1e-8};
   cost.samples = sample_all(x.tensor->elements(), [&](int64_t index) {
     const int64_t i = index % kHeadDim, row = index / kHeadDim;

@@ -24,7 +24,7 @@ Tensor* positions_of(Subject& s, int64_t tokens) {
 
 /// The leaves that all layers of gated_delta share.
 struct DeltaLeaves {
-  // These scales prevent a growth of the states: keys are short, betas are in [0, 1], and decay factors are below 1.
+  // These scales keep the states small: keys have a small norm, betas are in [0, 1], and decay factors are below 1.
   static constexpr ScaleParams kKey{0.1f, 0}, kDecay{0.25f, -0.25f}, kBeta{0.5f, 0.5f};
 
   DeltaLeaves(Subject& s, int64_t tokens)

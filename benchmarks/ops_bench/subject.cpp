@@ -56,8 +56,8 @@ void count(benchmark::State& state, const Target& target, const Cost& cost, doub
 
 }  // namespace
 
-/// The current benchmark. It stays in memory, because Google Benchmark calls it several times until it has run long
-/// enough.
+/// The current benchmark. The object exists until another benchmark starts, because Google Benchmark calls the same
+/// benchmark several times.
 struct Current {
   Current(Target& target, std::string benchmark) : name(std::move(benchmark)), subject(target) {}
   std::string name;

@@ -30,16 +30,16 @@ struct Current;
 struct Target {
   std::unique_ptr<Backend> backend;
   BufferType* weights = nullptr;  ///< buffer type for the matrices of products and for tables of rows
-  size_t working_set = 0;         ///< bytes of weights that a graph reads before it reads a weight again
-  double bandwidth = 0;           ///< limits in the units of benchmarks/machine.h; 0 if not measured
+  size_t working_set = 0;         ///< number of weight bytes that a graph reads before it reads the same weight again
+  double bandwidth = 0;           ///< bytes per second; the peak rates below are operations per second; 0: not measured
   double f32_peak = 0;
   double int16_peak = 0;
   double int8_peak = 0;
   std::shared_ptr<Current> current = {};  ///< the latest benchmark
 };
 
-/// Random rows, encoded and as f32 values. The number of rows is a prime, so a wrong row hardly ever contains the
-/// expected data.
+/// Random rows in two forms: encoded in a dtype, and as f32 values. The number of rows is a prime, so a wrong row
+/// hardly ever contains the expected data.
 struct Pool {
   static constexpr int64_t kRows = 67;
   std::vector<std::byte> bytes;
@@ -80,7 +80,7 @@ class Subject {
 
   Target& target() { return target_; }
   Graph& graph() { return graph_; }
-  /// Adds a leaf with the buffer type `type`; nullptr: the buffer type of the device.
+  /// Adds a leaf in the buffer type `type`. If `type` is nullptr, uses the default buffer type of the device.
   const Leaf& leaf(DType dtype, Shape shape, Role role = Role::kWeight, BufferType* type = nullptr);
   Tensor* ints(const std::vector<int32_t>& values, Shape shape);
   /// Adds a node to the timed nodes. The last node is verified.
@@ -103,7 +103,7 @@ class Subject {
   Target& target_;
   Graph graph_;
   TensorContext context_;
-  std::map<std::pair<DType, int64_t>, Pool> pools_;  ///< by dtype and row length
+  std::map<std::pair<DType, int64_t>, Pool> pools_;  ///< key: dtype and row length
   std::deque<Leaf> leaves_;
   std::vector<std::pair<Tensor*, std::vector<int32_t>>> ints_;
   std::map<BufferType*, std::vector<Tensor*>> by_type_;
@@ -117,7 +117,7 @@ class Subject {
 /// `build`.
 void add_benchmark(Target& target, const std::string& name, std::function<Cost(Subject&)> build);
 
-/// Number of leaves of `bytes` bytes that fill the working set, at least one.
+/// Number of leaves, each with `bytes` bytes, that together fill the working set. At least 1.
 int64_t leaves_for(const Target& target, double bytes);
 
 // Each of these functions adds the benchmarks of one source file.

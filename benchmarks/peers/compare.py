@@ -188,7 +188,7 @@ class Comparison:
             print(report.json_text(rows, self.measured, self.about, self.arguments.threads), flush=True)
 
     def doubts(self) -> list[str]:
-        """Warns about rows with ratios both below and above 1, and about the load of other programs."""
+        """Warns about rows whose ratio is below 1 only in some rounds, and about the load of other programs."""
         rows = [row for measured in self.measured for row in self.rows(measured)]
         close = [
             f"{row.model} {row.test}: the rounds disagree whether {row.engine} or {self.engines[0].name} is faster"

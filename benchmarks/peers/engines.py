@@ -32,7 +32,7 @@ class Work:
     def flags(self) -> dict[str, str]:
         text = {"-p": self.prompts, "-n": self.generations}
         if any(self.depths):
-            text["-d"] = self.depths  # only if needed, because some programs do not have this flag
+            text["-d"] = self.depths  # omitted if all depths are 0, because some programs do not have this flag
         flags = {flag: ",".join(str(count) for count in counts) for flag, counts in text.items()}
         return {
             **flags,
@@ -153,7 +153,7 @@ def measure(engine: Engine, model: str, work: Work, prefix: list[str]) -> tuple[
 
 
 def about(row: dict) -> str:
-    """Describes the versions and the machine that a row of the engine's output contains."""
+    """Returns a text with the versions and the machine that one row of the engine's output names."""
     words = [str(row[key]) for key in ("build_version", "build_number") if row.get(key)]
     if row.get("ggml_version"):
         words.append(f"ggml {row['ggml_version']}")

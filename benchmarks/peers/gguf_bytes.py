@@ -1,4 +1,4 @@
-"""Computes how many bytes of a GGUF file's weights the generation of one token reads.
+"""Computes the number of weight bytes in a GGUF file that the generation of one token reads.
 
 Every tensor counts, with two exceptions. If the output head is a separate tensor, the embedding table does not count,
 because a token reads only one row of it. In a layer with experts, only the used experts count. The KV cache is not a
@@ -15,7 +15,8 @@ import struct
 
 from errors import CompareError
 
-# Format characters of the struct module, by the type number of a metadata value. 8 is a string and 9 is an array.
+# Format characters of the struct module, by the type number of a metadata value. Type 8 is a string, and type 9 is an
+# array.
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
 DEFAULT_ALIGNMENT = 32
@@ -89,7 +90,7 @@ def read_header(file: io.BufferedReader, file_size: int) -> Weights:
     offsets = {}
     for _ in range(tensors):
         name = reader.string()
-        reader.bytes(8 * reader.scalar("I") + 4)  # shape and type
+        reader.bytes(8 * reader.scalar("I") + 4)  # skips the shape and the type
         offsets[name] = reader.scalar("Q")
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     begin = -(-file.tell() // alignment) * alignment

@@ -2,9 +2,9 @@
 """Measures llama.cpp through the low-level interface of its Python package. The flags and the JSON have the format of
 llama-bench.
 
-This program runs in the virtual environment that environment.py makes. It evaluates a prompt in batches of up to -b
-tokens, and each generated token as a batch of one. The clock stops when the logits of the last token are in host
-memory. The program samples no tokens. As in `shoal bench`, each test has a separate context and a warm-up run.
+This program runs in the virtual environment that environment.py makes. The program evaluates a prompt in batches of
+up to -b tokens, and each generated token as a batch of one token. The clock stops when the logits of the last token are
+in host memory. The program samples no tokens. As in `shoal bench`, each test has a separate context and a warm-up run.
 
     llama_cpp_bench.py -m model.gguf -p 512 -n 128 -t 2 -r 1
     llama_cpp_bench.py --about

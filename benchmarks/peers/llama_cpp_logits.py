@@ -26,7 +26,7 @@ def main():
     options = llama_cpp.llama_context_default_params()
     options.n_ctx, options.n_batch, options.n_ubatch, options.n_threads_batch = len(tokens), batch, batch, 1
     options.type_k = options.type_v = llama_cpp.GGML_TYPE_F32
-    options.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED  # flash attention rounds more than the products
+    options.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED  # flash attention rounds more often
     context = llama_cpp.llama_init_from_model(model, options)
     for begin in range(0, len(tokens), batch):
         part = tokens[begin : begin + batch]

@@ -54,8 +54,8 @@ std::vector<int> gpus_of(std::span<Device* const> devices) {
   return gpus;
 }
 
-/// Reduces the limits to the message sizes that p2p handles. If NCCL is available, NCCL handles messages of at least
-/// `nccl_from_bytes`.
+/// Reduces the limits to the sizes of messages that p2p transfers. If NCCL is available, NCCL transfers all messages of
+/// at least `nccl_from_bytes`.
 FusedLimits below(FusedLimits limits, bool has_nccl, size_t nccl_from_bytes) {
   if (has_nccl) limits.elements = std::min(limits.elements, static_cast<int64_t>((nccl_from_bytes + 3) / 4) - 1);
   return limits.elements > 0 ? limits : FusedLimits{};
@@ -70,7 +70,7 @@ class PeerCommunicator final : public Communicator {
       backends_.push_back(&dynamic_cast<CudaBackend&>(*backends[rank]));
       ranks_.push_back({this, static_cast<int>(rank)});
       backends_[rank]->launcher().add_watch(
-          this, {nullptr, [this, rank] { peers_.check(static_cast<int>(rank)); }});  // the kernels themselves check the
+          this, {nullptr, [this, rank] { peers_.check(static_cast<int>(rank)); }});  // the kernels of p2p check the
                                                                                      // time-out
     }
   }
@@ -140,7 +140,8 @@ class PeerCommunicator final : public Communicator {
 
 class CudaCommunicator final : public Communicator {
  public:
-  /// With several processes, the constructor is collective, and all processes choose the same implementation.
+  /// With several processes, all processes must call the constructor. The constructor chooses the same implementation
+  /// in all processes.
   CudaCommunicator(std::span<Backend* const> backends, const Options& options)
       : options_(options),
         backends_(backends.begin(), backends.end()),
@@ -261,7 +262,7 @@ CommunicatorTraits describe_cuda_communicator(std::span<Device* const> devices, 
   }
   if (wanted == "staged") return describe_staged_communicator(devices, options);
   const std::vector<int> gpus = gpus_of(devices);
-  std::string no_nccl = wanted == "p2p" ? "not asked for" : nccl::why_not(devices);
+  std::string no_nccl = wanted == "p2p" ? "p2p was requested" : nccl::why_not(devices);
   if (wanted == "nccl" && !no_nccl.empty()) throw DeviceError(no_nccl);
   const bool has_nccl = no_nccl.empty();
   if (wanted != "nccl" && options.processes == nullptr) {

@@ -1,8 +1,8 @@
-// all_reduce. For small messages, the number of meetings dominates the time, so one meeting is enough: every rank
-// stages its data, all ranks meet, and every rank sums all slots. For large messages, the copied bytes dominate the
-// time, so the ranks meet twice: rank r reads chunk r of all inputs in place, sums these chunks and writes the result
-// to all outputs. Between the two meetings only rank r touches chunk r, so in-place calls work, and no rank reads a
-// byte twice.
+// all_reduce. For small messages, the number of meetings (barriers) dominates the time. The ranks therefore meet only
+// once: every rank copies its data to its slot, all ranks meet, and every rank sums all slots. For large messages, the
+// copied bytes dominate the time. The ranks therefore use no slots, but meet twice: rank r reads chunk r of all inputs
+// in place, sums these chunks and writes the result to all outputs. Between the two meetings only rank r accesses chunk
+// r, so in-place calls work, and no rank reads a byte twice.
 #include "collectives/host/algorithms.h"
 #include "collectives/host/sum.h"
 

@@ -6,8 +6,8 @@ namespace shoal::collectives::host {
 namespace {
 
 std::string describe(int rank, const CallMark& mark) {
-  return fmt::format("rank {} {} {} x {} (root {}, counts #{:04x})", rank, name_of(mark.kind), name_of(mark.dtype),
-                     mark.count, mark.root, (mark.whole != 0 ? mark.whole : mark.digest) & 0xffff);
+  return fmt::format("rank {} queued {} {} x {} (root {}, digest of counts {:04x})", rank, name_of(mark.kind),
+                     name_of(mark.dtype), mark.count, mark.root, (mark.whole != 0 ? mark.whole : mark.digest) & 0xffff);
 }
 
 }  // namespace

@@ -50,7 +50,8 @@ std::span<std::byte* const> Exchange::outs() {
 
 // Copies 1 KiB at a time, because memmove of the C library uses the instruction rep movs for longer copies. On AMD Zen
 // 3 this instruction takes five times as long if the page offset of `to` is 16 bytes larger than the page offset of
-// `from`. The size of a copy is not a constant: for copies of a constant size, GCC itself emits rep movs.
+// `from`. The size of a copy is not a compile-time constant, because GCC itself emits rep movs for copies of a constant
+// size.
 void copy_bytes(std::byte* to, const std::byte* from, size_t size) {
   constexpr size_t kPiece = 1024;
   if (to == from) return;

@@ -1,6 +1,6 @@
-// Exchange: the access of one rank to one running collective. The algorithms receive an Exchange. An Exchange is
-// created on the rank's thread and used only there. An algorithm prepares data for other ranks, meets these ranks, and
-// reads their data:
+// An Exchange gives one rank access to one running collective. The algorithms receive an Exchange. An Exchange is
+// created and used only on the rank's thread. An algorithm prepares data for other ranks, meets these ranks at a
+// barrier, and reads their data:
 //
 //   std::memcpy(x.slot(x.rank()), x.in(), bytes);   // own data, before the meeting
 //   x.meet();                                       // throws CommError

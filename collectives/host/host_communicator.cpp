@@ -43,7 +43,7 @@ class HostCommunicator final : public QueuedCommunicator {
 
   Rendezvous rendezvous_;
   std::vector<std::unique_ptr<RankMemory>> memory_;  ///< empty in a mesh of one rank
-  std::deque<RankScratch> scratch_;                  ///< only the backend thread of a rank uses its element
+  std::deque<RankScratch> scratch_;                  ///< one element per rank, used only by the rank's backend thread
 };
 
 }  // namespace

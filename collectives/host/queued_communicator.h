@@ -25,7 +25,8 @@ class QueuedCommunicator : public Communicator {
   /// The name of the rank in messages.
   virtual std::string describe_rank(int rank) const;
   virtual void throw_if_failed() const = 0;
-  /// Makes all ranks fail with the message, unless they have already failed. Drops the queued work.
+  /// Makes all ranks fail with the message. If the ranks have already failed, keeps the earlier message. Drops the
+  /// queued work.
   virtual void fail(const std::string& message) = 0;
   /// Runs a call on the thread of the rank's backend. Called only in meshes of several ranks.
   virtual void exchange(int rank, const Call& call) = 0;

@@ -144,7 +144,7 @@ bool Rendezvous::fail(std::string_view message) {
     publish(message);
     return true;
   }
-  // Another rank has failed first and will publish its message soon, unless the process of that rank was killed.
+  // Another rank has failed first. It publishes its message soon if its process is still alive.
   constexpr int kLooks = 1000;
   for (int i = 0; i < kLooks && !is_failed(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (!is_failed()) publish(message);
@@ -165,7 +165,7 @@ void Rendezvous::throw_failure() const {
 std::string missing_message(const Call& call, std::span<const std::string> names, int ranks,
                             std::chrono::nanoseconds waited) {
   // If `names` is empty, all ranks have arrived, but some arrived after the deadline. The step still fails.
-  const std::string who = names.empty() ? "the last rank" : fmt::format("{}", fmt::join(names, ", "));
+  const std::string who = names.empty() ? "at least one rank" : fmt::format("{}", fmt::join(names, ", "));
   return fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s; {}", name_of(call.kind), call.what, who, ranks,
                      seconds(waited), kTimeoutRemedy);
 }

@@ -1,8 +1,9 @@
-// Rendezvous: a barrier for the N ranks of a communicator on one computer. It also stores the communicator's failure.
-// The state of the barrier is in the memory of this process or in memory shared by the ranks' processes. meet() returns
-// on every rank after all N ranks have called it. All ranks then see the writes that any rank made before the meeting.
-// If a rank does not arrive within the time-out, or if fail() is called, every current and later meet() throws the same
-// CommError. One thread per rank calls meet(rank, ...); any thread may call the other functions.
+// Rendezvous: a barrier for the N ranks of a communicator on one computer. A Rendezvous also stores the communicator's
+// failure. The state of the barrier is in the memory of this process or in memory shared by the ranks' processes.
+// meet() returns on every rank after all N ranks have called it. After meet(), all ranks see the writes that any rank
+// made before the meeting. If a rank does not arrive within the time-out, or if fail() is called, every current and
+// later meet() throws the same CommError. One thread per rank calls meet(rank, ...); any thread may call the other
+// functions.
 //
 // A waiting rank first spins, because the other ranks usually arrive within microseconds. It then parks (sleeps in the
 // kernel). No thread spins if there are more ranks than cores, or more threads of CPU devices than cores. In these
@@ -31,7 +32,7 @@ namespace shoal::collectives::host {
 
 inline constexpr size_t kCacheLine = 64;
 
-/// The state in memory that all ranks can access; initially zero.
+/// The state of a Rendezvous. All ranks can access this memory. All bytes are initially zero.
 struct RendezvousState {
   alignas(kCacheLine) std::atomic<int> arrivals{0};
   /// The latest complete step, or kFailed after a failure. Waiting ranks sleep on this word (futex).
@@ -103,7 +104,7 @@ class Rendezvous {
 };
 
 /// Example: "[all_reduce x] rank 1, 3 of 4 did not arrive within 30.000 s; ...". If `names` is empty, the message says
-/// "the last rank" instead of rank numbers.
+/// "at least one rank" instead of rank numbers.
 std::string missing_message(const Call& call, std::span<const std::string> names, int ranks,
                             std::chrono::nanoseconds waited);
 

@@ -1,6 +1,6 @@
-// all_gather, all_to_all and broadcast: every rank copies the ranges (Stretch) that it needs from the rows of all
-// ranks. If every row fits into a staging slot, the ranks read the slots (one meeting). Otherwise the ranks read the
-// memory of the callers (two meetings).
+// all_gather, all_to_all and broadcast. A row is the input of one rank. Every rank copies the ranges (Stretch) that it
+// needs from the rows of all ranks. If every row fits into a staging slot, the ranks read the slots (one meeting).
+// Otherwise the ranks read the memory of the callers (two meetings).
 #include "collectives/host/rows.h"
 
 #include "collectives/host/algorithms.h"

@@ -1,5 +1,5 @@
 // The collectives that move elements without adding them: all_gather, all_to_all and broadcast. Each rank sends a row
-// of elements. Every rank needs one range of elements (Stretch, possibly empty) of each row. All functions here are
+// of elements. Every rank needs one range of elements (Stretch, possibly empty) from each row. All functions here are
 // pure functions of a validated call.
 //
 //   all_to_all, 2 ranks, counts 1 3 | 2 0: rank 0 has a row of 4 elements; rank 0 needs [0, 1), rank 1 needs [1, 4)

@@ -9,7 +9,7 @@ namespace shoal::collectives::host {
 namespace {
 
 /// The sums are unsigned, because overflow of a signed sum is undefined. The loop reads an element from all sources
-/// before it writes the element to any output.
+/// before it writes the element to any output. An output may therefore be the same array as a source.
 void sum_integers(const cpu::SumArgs& args) {
   for (int64_t i = 0; i < args.n; ++i) {
     uint32_t total = 0;

@@ -1,9 +1,9 @@
 // all_reduce. On one node, every rank stages a small message and sums all staged data (one meeting). A larger message
 // is divided into pieces: every rank sums one chunk of each piece and copies the sums of the other ranks. A piece needs
 // two meetings; the second meeting is also the first meeting of the next piece. With several nodes, each node first
-// computes the sum of its ranks. The leaders then exchange these node sums, and every rank adds the node sums in node
-// order. With more than two nodes, each leader adds only a part of a large sum, so that each leader sends and receives
-// fewer bytes.
+// sums the data of its ranks. The leaders then exchange these node sums, and every rank adds the node sums in node
+// order. With more than two nodes, each leader computes only a part of a large total sum. Each leader then sends and
+// receives fewer bytes than with whole node sums.
 #include <algorithm>
 
 #include "collectives/host/exchange.h"
@@ -18,11 +18,11 @@ using host::sum;
 
 /// For messages of at most this size, a second meeting costs more than summing the whole message on every rank.
 constexpr size_t kOneShotBytes = 32 * 1024;
-/// Node sums of more bytes are divided among the leaders. This division needs one more message, but saves more time
-/// than the message costs.
+/// If there are more than two nodes, node sums of more than this size are divided among the leaders. The division needs
+/// one more message, which costs less time than the division saves.
 constexpr size_t kDividedBytes = 32 * 1024;
 
-/// A piece of the message.
+/// Piece number `index` of the message: elements [first, first + count).
 struct Piece {
   int64_t index, first, count;
 };
@@ -53,7 +53,8 @@ std::byte* out_of(const Round& x, const Piece& piece) {
   return x.out() + x.bytes(piece.first);
 }
 
-/// Copies the rank's data to its slot, except the range `without`. Only the rank itself reads this range.
+/// Copies the rank's input to its slot. The copy omits the range `without`, because only the rank itself reads this
+/// range.
 void stage(Round& x, const Piece& piece, Range without = {0, 0}) {
   std::byte* const slot = x.slot(x.rank(), piece.index);
   const std::byte* const in = in_of(x, piece);

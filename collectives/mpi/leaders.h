@@ -1,7 +1,7 @@
 // Leaders: the message exchange between the leaders (first ranks) of the nodes. In each call, the first message between
-// two nodes contains the mark of the call. If the data are small, this message also contains the data. A small call
-// therefore needs only one message in each direction. The nodes check that their marks agree before they use the data.
-// Except for the constructor, only the leader's thread may use a Leaders object.
+// two nodes contains the call's mark (CallMark, a description of the call). If the data are small, this message also
+// contains the data. A small call therefore needs only one message in each direction. The nodes check that their marks
+// agree before they use the data. After construction, only the leader's thread may use a Leaders object.
 #pragma once
 
 #include <functional>
@@ -27,8 +27,8 @@ class Leaders {
  public:
   using Fail = std::function<void(const std::string& message)>;
 
-  /// `limit`: longest wait for another node. `fail`: the function to call if the calls of two nodes disagree. The
-  /// constructor is collective.
+  /// `limit`: longest wait for another node. `fail` is called if the calls of two nodes disagree. All processes must
+  /// call the constructor.
   Leaders(const Seating& seating, ProcessGroup& group, std::chrono::milliseconds limit, Fail fail);
   ~Leaders();
 
@@ -54,7 +54,8 @@ class Leaders {
   const Fail fail_;
   const int channel_;
   std::vector<Message> messages_;
-  std::unique_ptr<Letter[]> outbox_, inbox_;  ///< one letter per node; null if this process does not lead its node
+  std::unique_ptr<Letter[]> outbox_, inbox_;  ///< one letter (first message of a call) per node; null if this process
+                                              ///< does not lead its node
 };
 
 }  // namespace shoal::collectives::mpi

@@ -1,6 +1,6 @@
 // The mpi communicator, for ranks in several processes. Ranks of one node meet in memory shared by their processes
-// (segment.h). The first rank of each node exchanges messages with the first ranks of other nodes (leaders.h). A
-// failure of one communicator fails the whole group: all its processes and all their communicators.
+// (segment.h). The first rank of each node exchanges messages with the first ranks of other nodes (leaders.h). If one
+// communicator fails, all processes of the group and all communicators of the group fail.
 #include <deque>
 #include <memory>
 #include <thread>
@@ -38,7 +38,7 @@ class MpiCommunicator final : public host::QueuedCommunicator {
   host::Rendezvous rendezvous_;
   Leaders leaders_;
   Node node_;
-  std::deque<RankScratch> scratch_;  ///< only the backend thread of a rank uses its element
+  std::deque<RankScratch> scratch_;  ///< one element per rank, used only by the rank's backend thread
   TimeoutReport report_;
   int callback_ = 0;
 };
@@ -116,7 +116,7 @@ void MpiCommunicator::exchange(int rank, const Call& call) {
 }  // namespace mpi
 
 CommunicatorTraits describe_mpi_communicator(std::span<Device* const> devices, const Options& options) {
-  require<InvalidArgument>(options.processes != nullptr, "[mpi communicator] needs several processes");
+  require<InvalidArgument>(options.processes != nullptr, "[mpi communicator] needs several processes; use auto");
   const mpi::Seating seating(devices, *options.processes);
   CommunicatorTraits traits;
   for (int rank = 0; rank < seating.ranks(); ++rank) {
@@ -126,7 +126,7 @@ CommunicatorTraits describe_mpi_communicator(std::span<Device* const> devices, c
 }
 
 std::unique_ptr<Communicator> make_mpi_communicator(std::span<Backend* const> ranks, const Options& options) {
-  require<InvalidArgument>(options.processes != nullptr, "[mpi communicator] needs several processes");
+  require<InvalidArgument>(options.processes != nullptr, "[mpi communicator] needs several processes; use auto");
   return std::make_unique<mpi::MpiCommunicator>(ranks, options);
 }
 

@@ -1,9 +1,9 @@
-// reduce_scatter. Each step handles a piece that contains the same fraction of every rank's part, so that all ranks sum
-// in every step. A slot contains the fractions of all ranks one after another. On one node, every rank sums the
-// fraction of its own part. With several nodes, the ranks of each node first sum all fractions; each rank sums one
-// chunk of the slot. The leaders then exchange the fractions that other nodes need.
+// reduce_scatter. Each step processes one piece of the message. A piece contains the same fraction of every rank's
+// part, so that all ranks sum in every step. A slot contains the fractions of all ranks one after another. On one node,
+// every rank sums the fraction of its own part. With several nodes, the ranks of each node first sum all fractions;
+// each rank sums one chunk of the slot. Each leader then sends these node sums to the nodes that need them.
 //
-//   counts 2 4 2, 4 elements per slot: two steps, each with the fractions 1 2 1
+//   counts 2 4 2, 7 elements per slot: two steps, each with fractions of 1, 2 and 1 elements
 #include <algorithm>
 #include <numeric>
 
@@ -14,8 +14,8 @@
 namespace shoal::collectives::mpi {
 namespace {
 
-/// The elements of one rank's part in a piece. `begin`: index of the first element in the message. `place`: index of
-/// this element in the piece. `count`: number of elements.
+/// The range of one rank's part that a piece contains. `begin`: index of the range's first element in the whole
+/// message. `place`: index of the range's first element in the piece. `count`: number of elements in the range.
 struct Fraction {
   int64_t begin, place, count;
 };

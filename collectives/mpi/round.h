@@ -1,6 +1,6 @@
-// Round: the access of one rank to one running collective. The algorithms receive a Round. A Round is created on the
-// rank's thread and used only there. A call has one or several steps. Each step handles a piece of the message that
-// fits into a slot:
+// A Round gives one rank access to one running collective. The algorithms receive a Round. A Round is created and used
+// only on the rank's thread. A call has one or several steps. Each step transfers a piece of the message that fits into
+// a slot:
 //
 //   copy(x.slot(x.rank(), i), x.in() + ..., bytes);        // own data, before the meeting
 //   x.meet();                                              // throws CommError
@@ -61,14 +61,14 @@ class Round {
   std::byte* in() const { return static_cast<std::byte*>(const_cast<void*>(call_.in)); }
   std::byte* out() const { return static_cast<std::byte*>(call_.out); }
   size_t bytes(int64_t count) const { return bytes_for(call_.dtype, count); }
-  /// Number of elements in the whole blocks that fit into a slot.
+  /// Number of elements that fit into a slot, rounded down to whole quantization blocks.
   int64_t per_slot() const;
 
   /// Waits for all ranks of the node. The first meeting of a call also checks that the ranks queued the same
   /// collective.
   void meet();
-  /// Waits again for all ranks of the node. Uses a longer time-out, because the leader may still be exchanging
-  /// messages.
+  /// Waits again for all ranks of the node. The time-out is longer than in meet(), because the leader may still be
+  /// exchanging messages.
   void meet_after_leader();
   /// Exchanges data with other nodes. Called only by the leader. The first exchange of a call also checks that the
   /// nodes queued the same collective.

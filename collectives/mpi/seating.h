@@ -1,6 +1,6 @@
-// Seating: the process and the node of each rank of a mesh. All members of a Seating, except those called own_*, are
-// equal in every process. A node here is a computer with ranks. The first rank of a node is its leader: only the leader
-// exchanges messages with other nodes. The seat of a rank is its index among the ranks of its node.
+// Seating: the process and the node of each rank of a mesh. The members own_* differ between processes. All other
+// members are equal in every process. A node here is a computer with ranks. The first rank of a node is its leader:
+// only the leader exchanges messages with other nodes. The seat of a rank is its index among the ranks of its node.
 //
 //   ranks 0:CPU0 0:CPU1 1:CPU0 2:CPU0, processes 0 and 1 on one computer, 2 on another:
 //   node 0 has ranks 0 1 2 and leader 0, node 1 has rank 3; rank 2 (in process 1) has seat 2 of node 0
@@ -34,8 +34,8 @@ struct Seating {
   int own_node = -1;  ///< -1 if this process's computer has no ranks
 };
 
-/// Whether the processes of this node have more threads than cores, so that ranks must not spin while they wait.
-/// `own_ranks`: number of ranks of this process. All processes must call this function.
+/// Whether the processes of this node have more threads than cores. If so, waiting ranks must not spin. `own_ranks`:
+/// number of ranks of this process. All processes must call this function.
 bool is_crowded(ProcessGroup& group, int own_ranks);
 
 }  // namespace shoal::collectives::mpi

@@ -15,8 +15,8 @@
 
 namespace shoal::collectives::mpi {
 
-/// Size in bytes of a slot. One step handles a piece of this size. With smaller slots, ranks would meet more often.
-/// Meetings are expensive if other programs use the cores. Larger slots would not fit into the caches.
+/// Size in bytes of a slot. One step transfers a piece of at most this size. With smaller slots, ranks would meet more
+/// often. Meetings are expensive if other programs use the cores. Larger slots would not fit into the caches.
 inline constexpr size_t kSlotBytes = 256 * 1024;
 
 class Segment {
@@ -27,7 +27,7 @@ class Segment {
     alignas(host::kCacheLine) std::atomic<uint32_t> speaks{0};
   };
 
-  /// The constructor is collective.
+  /// All processes must call the constructor.
   Segment(const Seating& seating, ProcessGroup& group);
   /// Size in bytes of the segment on the node of `rank`, divided by the number of ranks on this node.
   static size_t bytes_of(int rank, const Seating& seating);

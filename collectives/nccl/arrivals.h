@@ -2,7 +2,7 @@
 // long can name the missing ranks. The counts of ranks on other computers are unknown. All functions are thread-safe,
 // also if the threads belong to different processes of a node.
 //
-//   ranks 0 and 1 on node a, rank 2 on node b; calls 0 to 4 are done; all ranks except 1 have queued call 5:
+//   ranks 0 and 1 on node a, rank 2 on node b; calls 0 to 4 are done; ranks 0 and 2 have queued call 5, rank 1 has not:
 //   on node a the counts are 6 5 ?   rank 0 waits for rank 1; the first call that rank 1 has not queued is 5
 #pragma once
 
@@ -21,7 +21,8 @@ namespace shoal::collectives::nccl {
 
 class Arrivals {
  public:
-  /// `group`: nullptr for one process. With several processes the constructor is collective and may throw CommError.
+  /// `group`: nullptr for one process. With several processes, all processes must call the constructor, which may throw
+  /// CommError.
   Arrivals(std::span<Device* const> devices, ProcessGroup* group) : is_near_(devices.size(), true) {
     if (group == nullptr) {
       own_ = std::make_unique<std::atomic<uint64_t>[]>(devices.size());
@@ -29,7 +30,7 @@ class Arrivals {
       return;
     }
     shared_ = group->share(sizeof(uint64_t) * devices.size());
-    counts_ = std::launder(reinterpret_cast<std::atomic<uint64_t>*>(shared_.data()));  // zeroed memory
+    counts_ = std::launder(reinterpret_cast<std::atomic<uint64_t>*>(shared_.data()));  // share() returns zeroed memory
     for (size_t rank = 0; rank < devices.size(); ++rank) {
       is_near_[rank] = group->node(process_of(*devices[rank], group->own())) == group->node(group->own());
     }

@@ -1,4 +1,4 @@
-// The first failure of a communicator, shared by all its ranks. With several processes, this is the first failure of
+// Stores the first failure of a communicator for all its ranks. With several processes, stores the first failure of
 // their ProcessGroup. Thread-safe.
 #pragma once
 

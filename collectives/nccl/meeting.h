@@ -14,11 +14,12 @@
 namespace shoal::collectives::nccl {
 
 /// Returns the NCCL id that the process of rank 0 makes. All processes must call this function. If a process cannot use
-/// NCCL, throws the same DeviceError in all processes. If the processes have different NCCL versions, throws CommError.
+/// NCCL or if two ranks share a GPU, the function throws the same DeviceError in all processes. If the processes have
+/// different NCCL versions, the function throws CommError.
 UniqueId meet(std::span<Device* const> ranks, ProcessGroup& group);
 
-/// The name of each rank. Examples: "CUDA0" with one process, "1:CUDA0 on b" with several. `group`: nullptr for one
-/// process.
+/// The name of each rank. Examples: "CUDA0" with one process, "1:CUDA0 on b" with several processes. `group`: nullptr
+/// for one process.
 std::vector<std::string> names_of(std::span<Device* const> ranks, const ProcessGroup* group);
 
 }  // namespace shoal::collectives::nccl

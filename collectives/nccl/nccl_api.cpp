@@ -24,7 +24,7 @@ Api load(const std::string& file) {
   api.file = file;
   std::error_code ignored;
   // dlopen() of a named pipe would block until another process opens the pipe. A name without a folder needs no check,
-  // because dlopen() then searches only the system's folders.
+  // because dlopen() searches only the system's folders for such a name.
   require<DeviceError>(file.find('/') == std::string::npos || !std::filesystem::is_fifo(file, ignored),
                        "[nccl] {} is a pipe, not a library; set SHOAL_NCCL_LIBRARY to the file of NCCL", file);
   void* library = dlopen(api.file.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -1,5 +1,5 @@
-// NCCL, loaded at first use. The declarations below follow NCCL's ABI, which is stable over NCCL 2. Building shoal
-// therefore needs no NCCL header, and only NCCL collectives need the library.
+// The NCCL library is loaded at first use. The declarations below follow NCCL's ABI, which is stable over NCCL 2. The
+// build of shoal therefore needs no NCCL header, and only NCCL collectives need the library.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@
 
 namespace shoal::collectives::nccl {
 
-struct Comm;  ///< ncclComm
+struct Comm;  ///< the struct ncclComm of NCCL
 struct UniqueId {
   char bytes[128];
 };
@@ -71,9 +71,9 @@ struct Api {
 #undef SHOAL_MEMBER
 };
 
-/// The functions of the NCCL library. SHOAL_NCCL_LIBRARY names this library. The default is libnccl.so.2 in the
-/// system's library path. Loads each library once. If the library is missing or outdated, or if it lacks a function,
-/// throws a DeviceError that names the problem and the remedy. Thread-safe.
+/// Returns the functions of the NCCL library. SHOAL_NCCL_LIBRARY names this library. The default is libnccl.so.2 in the
+/// system's library path. api() loads each library only once. If the library is missing or outdated, or if it lacks a
+/// function, api() throws a DeviceError that names the problem and the remedy. Thread-safe.
 const Api& api();
 
 /// Returns the version as text, for example "2.28.9".

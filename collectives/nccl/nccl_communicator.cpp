@@ -23,7 +23,7 @@ namespace shoal::collectives::nccl {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-/// Longest wait for NCCL to abort a rank. NCCL needs more time only if a CUDA graph refers to the rank.
+/// Longest wait for NCCL to abort a rank. NCCL needs more time than this only if a CUDA graph refers to the rank.
 constexpr auto kEndTime = std::chrono::seconds(1);
 /// Longest wait of a destructor for ranks of other processes.
 constexpr auto kFinalTime = std::chrono::seconds(2);
@@ -32,7 +32,7 @@ using cuda::CudaBackend;
 /// NCCL's view of an array of dtype `dtype`. If NCCL does not support the dtype, the elements are bytes.
 struct Elements {
   DType dtype;
-  DataType type = DataType::kInt8;  // bytes for unsupported dtypes, which are only moved, never added
+  DataType type = DataType::kInt8;  // for unsupported dtypes: elements are bytes, which are moved but never added
   size_t bytes = 1;                 ///< size in bytes of one NCCL element
 
   explicit Elements(DType of) : dtype(of) {
@@ -53,13 +53,14 @@ void wait_while(Clock::duration most, const Condition& condition) {
 
 class NcclCommunicator;
 
-/// Description of a call for error messages. A message may be written after the Call object was destroyed.
+/// Description of a call for error messages. The Call object may be destroyed before the message is written.
 struct Name {
   Collective kind = Collective::kAllReduce;
   std::string what;
 };
 
-/// State of one rank of this process. Except for `arrived`, only the launcher's thread uses this state.
+/// State of one rank of this process. The launcher's thread uses this state. Threads of other ranks use only `arrived`,
+/// and the thread `aborting` writes only `ended`.
 struct Rank {
   static constexpr uint64_t kNames = 64;
 
@@ -76,7 +77,8 @@ struct Rank {
 
 class NcclCommunicator final : public Communicator {
  public:
-  /// With several processes, `id` has a value and the constructor is collective. With one process, `id` is empty.
+  /// With several processes, `id` has a value, and all processes must call the constructor. With one process, `id` is
+  /// empty.
   NcclCommunicator(std::span<Backend* const> backends, const Options& options, std::optional<UniqueId> id = {})
       : api_(api()),
         timeout_(options.timeout),
@@ -180,7 +182,7 @@ class NcclCommunicator final : public Communicator {
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     cudaStreamIsCapturing(context.stream, &capturing);
     if (capturing != cudaStreamCaptureStatusNone) {
-      fail<DeviceError>("[{}] ranks cannot connect while calls are recorded; run the call once before the recording",
+      fail<DeviceError>("[{}] ranks cannot connect during a CUDA graph capture; run the call once before the capture",
                         text_of(call.kind, call.what));
     }
     Config config;
@@ -235,9 +237,9 @@ class NcclCommunicator final : public Communicator {
   /// Reports the missing ranks if this rank knows them. Only the first report counts, so ranks with less precise
   /// reports wait longer:
   /// - With several processes, all ranks wait longer, because the process group itself reports an unresponsive process.
-  /// - If no rank of its own node is missing, a rank waits longer, because a rank on the missing rank's node can name
+  /// - A rank waits longer if no rank of its node is missing, because a rank on the node of the missing rank can name
   ///   the missing rank.
-  /// - On each node, all ranks except the first rank wait longer.
+  /// - On each node, all waiting ranks except the first waiting rank wait longer.
   void look_for_missing(Rank& rank, std::chrono::nanoseconds stuck, std::string_view what) {
     const std::vector<int> far = arrivals_.ranks(false);
     std::chrono::nanoseconds patience = spans_ ? timeout_ + timeout_ / 2 : timeout_;
@@ -285,7 +287,7 @@ class NcclCommunicator final : public Communicator {
   [[noreturn]] void stop(Rank& rank) {
     abandon(rank);
     failure_.throw_if_set();
-    fail<InternalError>("internal error: stopped without a failure");
+    fail<InternalError>("internal error: the rank was stopped, but no failure is stored");
   }
 
   /// Makes NCCL abort the rank's communicator. NCCL stops its kernels, then waits until no CUDA graph refers to the
@@ -392,14 +394,14 @@ class NcclCommunicator final : public Communicator {
 
   template <class F>
   void group(F&& calls) {
-    check_status(api_.group_start(), "begin a group of calls");
+    check_status(api_.group_start(), "begin a group of NCCL calls");
     try {
       calls();
     } catch (...) {
       api_.group_end();  // without group_end(), this thread's next calls would join the group
       throw;
     }
-    check_status(api_.group_end(), "end a group of calls");
+    check_status(api_.group_end(), "end a group of NCCL calls");
   }
 
   const Api& api_;
@@ -440,7 +442,8 @@ std::unique_ptr<Communicator> make_nccl_communicator(std::span<Backend* const> r
     const UniqueId id = meet(devices_of(ranks), *options.processes);
     try {
       return std::make_unique<NcclCommunicator>(ranks, options, id);
-    } catch (const DeviceError& error) {  // an error in this process only; the other processes continue
+    } catch (const DeviceError& error) {  // the error occurred only in this process; fail() reports the error to the
+                                          // other processes
       options.processes->fail(error.what());
       throw;
     }

@@ -20,11 +20,12 @@
 namespace shoal::collectives::nccl {
 
 /// A communicator for backends of CUDA devices. Throws DeviceError if NCCL is not usable or if several ranks share a
-/// GPU. With several processes (Options::processes), the function is collective and throws the same error in all
-/// processes. It throws CommError if the processes have different NCCL versions.
+/// GPU. With several processes (Options::processes), all processes must call this function, and the function throws the
+/// same error in all processes. It throws CommError if the processes have different NCCL versions.
 std::unique_ptr<Communicator> make_nccl_communicator(std::span<Backend* const> ranks, const Options& options);
 
-/// The reason why these devices cannot use NCCL; "" if there is none. Does not check devices of other processes.
+/// The reason why these devices cannot use NCCL, or "" if these devices can use NCCL. Does not check devices of other
+/// processes.
 std::string why_not(std::span<Device* const> ranks);
 
 }  // namespace shoal::collectives::nccl

@@ -1,8 +1,8 @@
-// all_reduce, residual add and RMSNorm in one kernel, for decode. Each thread has quads (groups of 4 elements) of the
-// row and keeps them in registers until the norm is known. One block computes a whole row, so that no block waits for
-// another block of its own rank. Several launches are needed if there are more rows than blocks. A thread finishes all
-// its reads before its first write, and reads only the elements that it writes. Results may therefore overwrite
-// operands.
+// all_reduce, residual add and RMSNorm in one kernel, for decode. Each thread processes several quads (groups of 4
+// elements) of the row and keeps these quads in registers until the norm is known. One block computes a whole row, so
+// that no block waits for another block of its own rank. Several launches are needed if there are more rows than
+// blocks. A thread finishes all its reads before its first write, and reads only the elements that it writes. Results
+// may therefore overwrite operands.
 #include <algorithm>
 
 #include "collectives/p2p/dispatch.h"
@@ -13,7 +13,7 @@
 namespace shoal::collectives::p2p {
 namespace {
 
-/// Number of quads that each thread has in the longest row.
+/// Number of quads per thread in the longest row.
 constexpr int kMostQuads = static_cast<int>(norm_capacity(Element::kF32)) / (kQuad * kThreads);
 
 /// kQuads: number of quads per thread. kWhole: whether rows consist of whole quads aligned to 16 bytes.
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, 1) norm_kernel(Mesh mesh, NormReduct
     squares += squares_of(sum[i]);
   }
   const float scale = scale_of_row(squares, work);
-  // The block has received all packets of its peers, so it no longer waits for blocks that are still to be started. The
+  // The block has received all packets of its peers, so it no longer waits for blocks that have not started yet. The
   // next kernel may now start.
   cuda::let_next_start();
   if (!warp_has(received)) return;

@@ -1,6 +1,6 @@
 // One-shot all_reduce: every rank sends its data in packets to all other ranks and sums the packets that it receives.
-// One-shot takes one link latency, but every rank sends (n - 1) * 2 * S bytes (n: ranks, S: message size). One-shot is
-// therefore used for small messages.
+// One-shot all_reduce takes one link latency, but every rank sends (n - 1) * 2 * S bytes (n: ranks, S: message size).
+// One-shot all_reduce is therefore used for small messages.
 #include <algorithm>
 
 #include "collectives/p2p/dispatch.h"
@@ -20,7 +20,7 @@ template <class T, class W>
 constexpr int kMostPacks = kMostSlots / kSlotsOfPack<T, W>;
 
 /// Every block sends and sums `per_block` packs; the last block may have fewer packs. Every block has at least one
-/// pack, because it must receive data from its peers in every step. A thread handles at most kPacks packs.
+/// pack, because it must receive data from its peers in every step. A thread processes at most kPacks packs.
 template <class T, class W, int kPacks>
 __global__ void __launch_bounds__(kThreads, 1)
     one_shot_kernel(Mesh mesh, const T* in, T* out, int64_t count, int per_block) {
@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   send_packets(mesh, turn, words, slots);
   const Array<T> target(out);
   const bool received = sum_packets<T, W, kCount>(mesh, turn, words, slots, [&](int i, Pack<T, kCount> sum) {
-    // Rounds the sum to the wire type. The two-shot all_reduce sends its sums in this type, so both kernels give the
-    // same result.
+    // Rounds the sum to the wire type. The two-shot all_reduce sends its sums in this type, so one-shot and two-shot
+    // give the same result.
     round_to_wire<W>(sum);
     if (is_own(i)) target.store(place(i), count, sum);
   });

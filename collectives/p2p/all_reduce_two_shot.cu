@@ -1,6 +1,6 @@
 // Two-shot all_reduce: every rank sums its part of each chunk and sends the result to all other ranks. Every rank sends
-// 2 * (n - 1) / n * S bytes (n: ranks, S: message size). One-shot sends more bytes, so two-shot is used for large
-// messages.
+// 2 * (n - 1) / n * S bytes (n: ranks, S: message size). One-shot sends more bytes than two-shot, so two-shot is used
+// for large messages.
 //
 // In each step a block sends the addends of one chunk together with the results of the previous chunk, so k chunks take
 // k + 1 steps.
@@ -42,7 +42,8 @@ struct TwoShot {
       send_range<T, W>(source, chunks.of(chunk, to), lanes(mesh, turn, to, mesh.rank));
     }
   }
-  /// Sums the rank's own part of the chunk. Writes the result to the peers' lanes of the next step.
+  /// Sums the rank's own part of the chunk. Writes the result to the peers' lanes (receive buffers, slots.h) of the
+  /// next step.
   __device__ void sum_part(const Turn& turn, int64_t chunk) const {
     const Range range = chunks.of(chunk, mesh.rank);
     const size_t second_lane = mesh.layout.lane_bytes();
@@ -95,7 +96,8 @@ void all_reduce_two_shot(const cuda::LaunchContext& context, const Mesh& mesh, c
                          int64_t count) {
   with_types(reduction.element, [&]<class T, class W>(Types<T, W>) {
     constexpr int64_t kPack = kElements<W, 16>;
-    constexpr int64_t kLeastPacks = 64;  // 1 KiB; for smaller parts, an additional block costs more than it saves
+    constexpr int64_t kLeastPacks = 64;  // 1 KiB; if the parts were smaller, an additional block would cost more time
+                                         // than it saves
     const int64_t most = static_cast<int64_t>(mesh.layout.lane_bytes() / 16);
     const int64_t even = divide_up(divide_up(count, kPack), mesh.layout.ranks * mesh.layout.blocks);
     const Chunks chunks{count, std::clamp(even, kLeastPacks, most) * kPack, mesh.layout.ranks};

@@ -49,8 +49,8 @@ int find_blocks(const std::map<int, int>& ranks_of, int most, Taken& all) {
     const int processors = processors_of(gpu), left = processors - all.blocks[gpu];
     if (left < ranks) {
       fail<DeviceError>(
-          "[p2p communicator] GPU {} has {} multiprocessors; other communicators use {}, which leaves too few for {} "
-          "more ranks; put fewer devices on a GPU, or use another communicator (staged)",
+          "[p2p communicator] GPU {} has {} multiprocessors, and other communicators use {} of them; each of the {} "
+          "new ranks needs a multiprocessor; put fewer devices on a GPU, or use another communicator (staged)",
           gpu, processors, all.blocks[gpu], ranks);
     }
     blocks = std::min(blocks, ranks > 1 ? std::clamp(left / 4 / ranks, 1, kMostShared) : std::max(left / 2, 1));

@@ -1,13 +1,14 @@
 // Number of blocks that a communicator's kernels may use. A block that waits for another block must never prevent the
-// start of the other block. Hence the blocks of all ranks and of all communicators of the process must fit on a GPU at
+// start of the other block. Hence all blocks that the communicators of the process use on a GPU must fit on this GPU at
 // the same time. Each communicator therefore reserves a number of multiprocessors for its lifetime. A block (kThreads
 // threads) needs up to one multiprocessor. Thread-safe.
 //
-// If a kernel starts while the previous kernel still waits, both kernels together may fill the GPU, so that no other
-// block can start. Early starts are therefore allowed only if the mesh waits for no other work on its GPUs: each rank
-// has a whole GPU, and no other communicator starts kernels early on this GPU.
+// If a kernel starts while the previous kernel still waits, these two kernels together may fill the GPU, so that no
+// other block can start. Early starts are therefore allowed only if the mesh waits for no other work on its GPUs: each
+// rank has a whole GPU, and no other communicator starts kernels early on this GPU.
 //
-//   132 processors:  8 ranks  4 blocks each, 100 left |  8 more ranks  3 blocks each, 76 left | 16 ranks  1 block each
+// Example of three communicators that share a GPU with 132 multiprocessors:
+//   8 ranks: 4 blocks each, 100 left | then 8 ranks: 3 blocks each, 76 left | then 16 ranks: 1 block each
 #pragma once
 
 #include <map>

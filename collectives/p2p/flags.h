@@ -1,4 +1,4 @@
-// Synchronization between the blocks with the same number on all ranks. Device code. If a function's comment says "the
+// Synchronizes the blocks with the same block number on all ranks. Device code. If a function's comment says "the
 // block", all threads of the block must call the function.
 //
 //   Turn turn;
@@ -44,9 +44,9 @@ __device__ inline RankState& state_of(const Mesh& mesh, int rank) {
   return *reinterpret_cast<RankState*>(mesh.memory[rank]);
 }
 
-/// Combines the signature and the number of a step in one word. Step numbers repeat after 65,536 steps, but no flag
-/// stays unchanged for so long. Exchange flags are written in every second step; packet flags are refreshed
-/// (refresh_packets).
+/// Combines the signature and the number of a step in one word. Step numbers repeat after 65,536 steps, but every flag
+/// is overwritten before its step number repeats. Exchange flags are written in every second step; packet flags are
+/// refreshed (refresh_packets).
 __device__ inline uint32_t flag_of(const Mesh& mesh, uint32_t step) {
   return (mesh.signature << 16) | (step & 0xffff);
 }
@@ -79,8 +79,8 @@ __device__ inline bool begin(const Mesh& mesh, Turn& turn) {
   return shared.failed == 0;
 }
 
-/// Records the rank's first failure for the host and makes all ranks give up. Does nothing after an earlier failure of
-/// this rank.
+/// Records the rank's first failure for the host and makes all ranks stop waiting. Does nothing after an earlier
+/// failure of this rank.
 __device__ inline void give_up(const Mesh& mesh, Failure failure, uint32_t missing, uint32_t other_signature,
                                uint64_t waited_ns) {
   RankState& state = state_of(mesh, mesh.rank);
@@ -129,7 +129,7 @@ class Patience {
   static constexpr uint32_t kLooksPerClock = 64;
   static constexpr uint64_t kCheckNs = 100'000;
 
-  /// Whether a missing rank has begun a different operation. Such an operation has the same number as this rank's
+  /// Returns true if a missing rank has begun a different operation. That operation has the same number as this rank's
   /// operation, but another signature.
   __device__ static bool finds_disagreement(const Mesh& mesh, const Turn& turn, uint32_t missing, uint64_t waited_ns) {
     if (turn.operations == 0) return false;
@@ -150,8 +150,8 @@ class Patience {
   uint32_t looks_ = 0;
 };
 
-/// The lanes in the memory of rank `to` that rank `from` writes in this step (2 * lane_bytes() bytes). `ahead`: 0 for
-/// this step, 1 for the next step.
+/// The lanes (receive buffers, slots.h) that rank `from` writes in this step (2 * lane_bytes() bytes). The lanes are in
+/// the memory of rank `to`. `ahead`: 0 for this step, 1 for the next step.
 __device__ inline uint8_t* lanes(const Mesh& mesh, const Turn& turn, int to, int from, uint32_t ahead = 0) {
   return mesh.memory[to] + mesh.layout.lanes((turn.exchanges + ahead) & 1, blockIdx.x, from);
 }

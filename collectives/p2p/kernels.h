@@ -30,7 +30,7 @@ struct Reduction {
 constexpr int64_t one_shot_capacity(Element element, int blocks) {
   return static_cast<int64_t>(blocks) * kPackets * (kPacketDataBytes / wire_bytes(element));
 }
-/// `count` must be positive. `out` may be `in`.
+/// `count` must be positive. `out` and `in` may be the same array.
 void all_reduce_one_shot(const cuda::LaunchContext& context, const Mesh& mesh, const Reduction& reduction,
                          int64_t count);
 void all_reduce_two_shot(const cuda::LaunchContext& context, const Mesh& mesh, const Reduction& reduction,
@@ -50,15 +50,15 @@ struct Routes {
   int64_t send_bytes[kMaxRanks];
   int64_t receive_offset[kMaxRanks];
   int64_t receive_bytes[kMaxRanks];
-  int64_t most_bytes;  ///< largest number of bytes that any rank sends to any rank; equal on all ranks
+  int64_t most_bytes;  ///< largest number of bytes that any rank sends to one rank; equal on all ranks
 };
 /// Runs a collective that does not sum.
 void move(const cuda::LaunchContext& context, const Mesh& mesh, const void* in, void* out, const Routes& routes);
 
 /// For each row: sum = residual + all_reduce(in); normed = sum / sqrt(mean(sum^2) + epsilon) * weight. Elements in
 /// memory are f32. `sum` and `normed` may each equal `in` or `residual`, but not each other. `weight` may be null.
-/// `sum` may be null if the caller does not need it. `record` describes additional forms in which the kernel stores
-/// `normed`. If `record` is set, there must be one row.
+/// `sum` may be null if the caller does not need it. The kernel writes quantised copies of `normed` to the addresses in
+/// `record` that are not null. If `record` has such an address, there must be one row.
 struct NormReduction {
   Element element = Element::kF32;  ///< kF32 or kF32AsBF16
   const float* in = nullptr;

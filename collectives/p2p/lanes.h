@@ -1,4 +1,4 @@
-// Sums of data in lanes (slots.h), for the two-shot all_reduce and reduce_scatter. Device code.
+// Sums the data in lanes (slots.h) for the two-shot all_reduce and for reduce_scatter. Device code.
 #pragma once
 
 #include "collectives/p2p/flags.h"

@@ -1,5 +1,5 @@
-// The collectives that do not sum. Each rank sends bytes to each rank as described by Routes. The bytes go through the
-// lanes in chunks, with one chunk per pair of ranks in each step.
+// The collectives that do not sum. Each rank sends bytes to each rank as described by Routes. The bytes are written to
+// the lanes (receive buffers, slots.h) in chunks, with one chunk per pair of ranks in each step.
 #include <algorithm>
 
 #include "collectives/p2p/dispatch.h"
@@ -10,7 +10,7 @@
 namespace shoal::collectives::p2p {
 namespace {
 
-/// Starting at byte `done`, copies all whole words that remain. Adds the copied bytes to `done`.
+/// Copies all remaining whole words, starting at byte `done`. Adds the number of copied bytes to `done`.
 template <class Word>
 __device__ void copy_words(uint8_t* to, const uint8_t* from, int64_t bytes, int64_t& done) {
   constexpr int64_t kSize = sizeof(Word);
@@ -22,7 +22,8 @@ __device__ void copy_words(uint8_t* to, const uint8_t* from, int64_t bytes, int6
   done += words * kSize;
 }
 
-/// The block copies bytes in the widest words that both addresses allow. It copies the remaining bytes one by one.
+/// The block copies bytes in the widest words that both addresses allow. It copies the remaining bytes in narrower
+/// words.
 __device__ void copy(uint8_t* to, const uint8_t* from, int64_t bytes) {
   const uintptr_t both = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
   int64_t done = 0;
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const int64_t bytes = part(routes.send_bytes, to, first);
       if (bytes > 0) copy(lanes(mesh, turn, to, mesh.rank), in + routes.send_offset[to] + first, bytes);
     }
-    // Copies the rank's own part directly to `out`, unless the part is already at this address.
+    // If the rank's own part is not already at its place in `out`, copies the part directly to this place.
     const uint8_t* own = in + routes.send_offset[mesh.rank];
     uint8_t* own_place = out + routes.receive_offset[mesh.rank];
     const int64_t own_bytes = part(routes.send_bytes, mesh.rank, first);

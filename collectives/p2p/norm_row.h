@@ -1,5 +1,6 @@
-// The work of a block on one row of all_reduce_norm(): the mapping of elements to threads and packets, and the sums for
-// the norm. All kernels that process a row use this mapping, so ranks may use different kernels. Device code.
+// The work of a block on one row of all_reduce_norm(). This file contains the mapping of elements to threads and
+// packets, and the sums for the norm. All kernels that process a row use this mapping, so ranks may use different
+// kernels. Device code.
 //
 //   thread t processes the quads at the elements 4 (i kThreads + t), i = 0, 1, ...; an f32 quad fills two packets
 #pragma once

@@ -179,7 +179,7 @@ P2pCommunicator::P2pCommunicator(std::span<const Place> places, const Options& o
 P2pCommunicator::~P2pCommunicator() = default;
 
 size_t P2pCommunicator::buffer_bytes(int rank) const {
-  shoal::check(0 <= rank && rank < size(), "no rank {} of {}", rank, size());
+  shoal::check(0 <= rank && rank < size(), "there is no rank {} among {} ranks", rank, size());
   return size() > 1 ? layout_.bytes() : 0;
 }
 
@@ -287,7 +287,8 @@ Routes P2pCommunicator::routes(int rank, const Call& call) const {
   Routes routes{};
   const Amounts amounts = call.amounts(size());
   const auto bytes = [&](int64_t count) { return static_cast<int64_t>(bytes_for(call.dtype, count)); };
-  int64_t sent = 0, received = 0;  // number of elements that this rank sends to, and receives from, all lower ranks
+  int64_t sent = 0, received = 0;  // sent: offset in call.in of the data for `peer`; received: offset in call.out of
+                                   // the data from `peer` (in elements)
   for (int peer = 0; peer < size(); ++peer) {
     const int64_t send = elements_between(call.kind, amounts, rank, peer);
     const int64_t receive = elements_between(call.kind, amounts, peer, rank);
@@ -354,7 +355,7 @@ std::string P2pCommunicator::failure_message() const {
         if (!is_written(record) || record.failure == Failure::kAborted) continue;
         if (first < 0 || record.when_ns < host.records[first].when_ns) first = rank;
       }
-      failure_ = first < 0 ? "[p2p communicator] failed" : describe(first, host.records[first]);
+      failure_ = first < 0 ? "[p2p communicator] failed for an unknown reason" : describe(first, host.records[first]);
       timed_out = first >= 0 && host.records[first].failure == Failure::kTimeOut;
     }
     message = failure_;
@@ -371,12 +372,12 @@ std::string P2pCommunicator::describe(int rank, const FailureRecord& record) con
   }
   if (record.failure == Failure::kDisagreement) {
     return fmt::format(
-        "[{} {}] ranks queued different collectives: rank {} ({}) queued this collective, but rank {} queued {} with "
-        "other counts, dtype or root; every rank must queue the same collectives in the same order",
+        "[{} {}] ranks queued different collectives: rank {} ({}) queued this collective, but rank {} queued {}; op, "
+        "counts, dtype or root differ; every rank must queue the same collectives in the same order",
         kind, what, rank, places_[rank].device_name, fmt::join(who, ", "), kind_name(record.other_signature));
   }
   return fmt::format("[{} {}] {} of {} did not arrive within {:.3f} s, according to rank {} ({}); {}", kind, what,
-                     who.empty() ? "the last rank" : fmt::format("rank {}", fmt::join(who, ", ")), size(),
+                     who.empty() ? "at least one rank" : fmt::format("rank {}", fmt::join(who, ", ")), size(),
                      static_cast<double>(record.waited_ns) * 1e-9, rank, places_[rank].device_name, kTimeoutRemedy);
 }
 

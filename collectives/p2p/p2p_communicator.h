@@ -7,9 +7,9 @@
 // Only one thread at a time may launch for a rank; different threads may launch for different ranks. Any thread may
 // call abort() and check().
 //
-// Waiting kernels occupy a GPU. Between two collective calls, a rank's stream must therefore not wait for an event of
-// another rank's stream. Each virtual device of a GPU needs a hardware queue (CUDA_DEVICE_MAX_CONNECTIONS >= number of
-// virtual devices).
+// A kernel that waits keeps its multiprocessors. Between two collective calls, a rank's stream must therefore not wait
+// for an event of another rank's stream. Each virtual device of a GPU needs a hardware queue
+// (CUDA_DEVICE_MAX_CONNECTIONS >= number of virtual devices).
 //
 // docs/p2p.md describes the protocol, steps and bytes.
 #pragma once
@@ -36,8 +36,9 @@ using shoal::cuda::Place;
 
 /// The largest message (bytes on the wire) for which the one-shot all_reduce is used, for each number of ranks n. For a
 /// message of S bytes, one-shot sends 2 (n - 1) S bytes and takes one latency. Two-shot sends 2 (n - 1) / n S bytes and
-/// takes two latencies. With 3 us per latency and 300 GB/s out of a GPU, both kernels need the same time at about 900
-/// KiB for 2 ranks, 180 KiB for 4 and 75 KiB for 8. The values are computed, not measured: see docs/gpu-status.md.
+/// takes two latencies. With 3 us per latency and 300 GB/s out of a GPU, both kernels need the same time at about 880
+/// KiB for 2 ranks, 195 KiB for 4 ranks and 72 KiB for 8 ranks. The defaults are smaller than these computed sizes, and
+/// no measurement confirms the defaults: see docs/gpu-status.md.
 struct Thresholds {
   int64_t one_shot_2 = 256 * 1024;
   int64_t one_shot_4 = 128 * 1024;  ///< for 3 and 4 ranks
@@ -47,7 +48,7 @@ struct Thresholds {
 };
 
 struct P2pOptions {
-  /// Sends f32 sums as bf16: rounds every addend and the result of an all_reduce to bf16. The sums themselves are
+  /// Sends f32 sums as bf16. Rounds every addend and the result of an all_reduce to bf16. The sums themselves are
   /// computed in f32.
   bool bf16_wire = false;
   Thresholds thresholds = {};
@@ -59,26 +60,28 @@ struct P2pOptions {
 
 class P2pCommunicator {
  public:
-  /// Allocates and clears the memory of all ranks. Throws InvalidArgument for no ranks, for more than kMaxRanks ranks,
-  /// or if two ranks share a stream. Throws DeviceError if two GPUs have no working peer access, if other communicators
-  /// leave too few multiprocessors, or if an allocation fails. The streams must outlive the communicator. Synchronize
-  /// the streams before the communicator is destroyed.
+  /// Allocates and clears the memory of all ranks. Throws InvalidArgument if there are no ranks, if there are more than
+  /// kMaxRanks ranks, or if two ranks share a stream. Throws DeviceError if two GPUs have no working peer access, if
+  /// other communicators leave too few multiprocessors, or if an allocation fails. The streams must outlive the
+  /// communicator. The caller must synchronize the streams before the communicator is destroyed.
   explicit P2pCommunicator(std::span<const Place> places, const Options& options = {}, const P2pOptions& p2p = {});
   ~P2pCommunicator();
   P2pCommunicator(const P2pCommunicator&) = delete;
   P2pCommunicator& operator=(const P2pCommunicator&) = delete;
 
   int size() const { return static_cast<int>(places_.size()); }
-  /// The traits that a communicator would have. `gpus`: CUDA device index of each rank's GPU. Throws DeviceError if the
-  /// communicator cannot be made.
+  /// Returns the traits that a communicator on these GPUs would have. `gpus`: CUDA device index of each rank's GPU.
+  /// Throws DeviceError if the communicator cannot be made.
   static CommunicatorTraits describe(std::span<const int> gpus, const P2pOptions& p2p = {});
   /// Whether launch() supports the call. The call must be valid (Communicator::validate).
   bool can(const Call& call) const;
-  /// Queues the kernel of rank `rank`. Never waits. Allocates only for the first call with a new Call::what. The caller
-  /// may free the call's counts and text afterwards. Throws DeviceError if CUDA refuses the launch.
+  /// Queues the kernel of rank `rank`. Never waits. Allocates host memory only in the first call with each new
+  /// Call::what. The caller may free the call's counts and text afterwards. Throws DeviceError if CUDA refuses the
+  /// launch.
   void launch(int rank, const Call& call);
 
-  /// Whether launch() supports the fused all_reduce, residual add and RMSNorm (kernels.h). launch() sets `element`.
+  /// Whether launch() supports the fused all_reduce, residual add and RMSNorm (kernels.h). launch() sets
+  /// reduction.element.
   bool can(const NormReduction& reduction) const;
   /// Size limits of the fused call. The fused call is one launch of a one-shot kernel. For larger messages, a two-shot
   /// all_reduce and separate kernels are faster.
@@ -90,13 +93,13 @@ class P2pCommunicator {
   void launch(int rank, NormReduction reduction, std::string_view what, Tensor* product = nullptr,
               const cuda::LaunchContext& context = {});
 
-  /// Throws the CommError of the first failure, if any: a rank did not arrive in time, ranks queued different
-  /// collectives, or abort() was called. All later calls throw the same error, on every rank. Call check() after
-  /// synchronizing the rank's stream; data are valid only if check() does not throw.
+  /// If there was a failure, throws the CommError of the first failure: a rank did not arrive in time, ranks queued
+  /// different collectives, or abort() was called. All later calls throw the same error, on every rank. Call check()
+  /// after synchronizing the rank's stream; data are valid only if check() does not throw.
   void check(int rank) const;
   /// Makes all current and later kernels stop waiting for other ranks.
   void abort(std::string_view reason);
-  /// Bytes of the device memory that the communicator has for one rank.
+  /// Size in bytes of the device memory that the communicator allocates for one rank.
   size_t buffer_bytes(int rank) const;
 
  private:

@@ -1,9 +1,9 @@
-// Small messages in packets that contain their own flags. With such packets, a block waits neither for the visibility
-// of its stores nor for a separate flag. These two waits would dominate the time of a small message. Each half {4 bytes
-// of data, flag} of a packet is one 64-bit word and arrives atomically. A reader that sees both flags has all data of
-// the packet. The blocks of a kernel send packets in one step only. Packet `slot` of a thread has number slot *
-// kThreads + threadIdx.x in its block, so the packets of a warp are adjacent. A thread keeps its packets in registers,
-// sends all of them, and then polls all peers' packets together, so that the latencies overlap. Device code.
+// Sends small messages in packets. Each packet contains its own flags. With such packets, a block waits neither for the
+// visibility of its stores nor for a separate flag. These two waits would dominate the time of a small message. Each
+// half {4 bytes of data, flag} of a packet is one 64-bit word and arrives atomically. A reader that sees both flags has
+// all data of the packet. In each kernel, a block sends packets in only one step. Packet `slot` of a thread has number
+// slot * kThreads + threadIdx.x in its block, so the packets of a warp are adjacent. A thread keeps its packets in
+// registers, sends all of them, and then polls all peers' packets together, so that the latencies overlap. Device code.
 //
 //   uint32_t words[kSlots][2];                                // encode before begin(), so that loads overlap begin()
 //   send_packets(mesh, turn, words, count);
@@ -35,8 +35,8 @@ __device__ inline void send_packet(uint8_t* packet, uint32_t flag, const uint32_
   store_pair(packet, upper | data[0], upper | data[1]);
 }
 
-/// Encodes `pack`, which is the thread's pack number `index`. Stores the encoded data in `words`, at the packets of
-/// this pack.
+/// Encodes pack number `index` of the thread. Stores the encoded data in the elements of `words` that belong to the
+/// packets of this pack.
 template <class W, class T, int kCount, int kSlots>
 __device__ inline void encode_packets(const Pack<T, kCount>& pack, uint32_t (&words)[kSlots][2], int index) {
   constexpr int kWords = kCount * static_cast<int>(sizeof(W)) / 4;

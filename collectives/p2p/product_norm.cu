@@ -53,9 +53,10 @@ Kernels kernels_of(DType dtype) {
 /// Number of blocks that finish a row together. These blocks wait for other ranks, so their number is limited to the
 /// communicator's number of blocks. The GPU then has room for the other blocks of the kernel. BlockShare does not count
 /// blocks that only compute the product, because these blocks do not wait. If several blocks finish a row, they
-/// exchange sums of squares, which takes about one memory latency. Dividing the row must save more than this latency.
-/// Example for 8 ranks: with 4 blocks, a row of 8192 elements takes 5 round trips to memory (one of them for the
-/// squares) instead of 16. With 2 blocks, a row of 4096 elements takes 5 round trips instead of 8.
+/// exchange sums of squares, which takes about one memory latency. The division of the row among these blocks must save
+/// more time than this latency. Example for 8 ranks: for a row of 8192 elements, one block needs 16 round trips to
+/// memory, and 4 blocks need 5 (one of them for the squares). For a row of 4096 elements, one block needs 8 round
+/// trips, and 2 blocks need 5.
 int finishers_of(const Mesh& mesh, const NormReduction& work, unsigned blocks) {
   const int parts = parts_of_row(work.row);
   if (mesh.layout.ranks == 2 && parts == 2) return 1;

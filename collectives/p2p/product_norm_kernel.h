@@ -9,9 +9,9 @@ namespace shoal::collectives::p2p {
 
 static_assert(cuda::kStreamThreads == kThreads && kMaxRanks <= kWarps);
 
-/// Sends a block's results, elements [first, first + count) of the row, to all ranks. `first` and `count` are multiples
-/// of a quad. pair_at(i) returns the elements first + i and first + i + 1. Each warp sends to one rank; warp 0 sends to
-/// the next higher rank.
+/// Sends a block's results, which are elements [first, first + count) of the row, to all ranks. `first` and `count` are
+/// multiples of kQuad. pair_at(i) returns the elements first + i and first + i + 1. Each warp sends to one rank; warp 0
+/// sends to the next higher rank.
 template <class PairAt>
 __device__ __forceinline__ void send_elements(const Mesh& mesh, const Turn& turn, const PairAt& pair_at, unsigned first,
                                               int count) {
@@ -27,8 +27,8 @@ __device__ __forceinline__ void send_elements(const Mesh& mesh, const Turn& turn
   }
 }
 
-/// A fence that only the thread sanitizer needs. The sanitizer treats loads as in flight even after their values were
-/// used.
+/// Only the thread sanitizer needs this fence. The sanitizer treats loads as in flight even after the loaded values
+/// were used.
 __device__ inline void annotate_for_sanitizer() {
 #ifdef __SANITIZE_THREAD__
   __threadfence();
@@ -37,7 +37,7 @@ __device__ inline void annotate_for_sanitizer() {
 
 /// Number of the rank's blocks that have not sent their results yet. All threads of a block call this function after
 /// the block has sent its results. The atomic counter orders the reads of earlier blocks before the writes of this
-/// block. Packets need no such order, because their flags show that they have arrived.
+/// block. Packets need no such order, because the flags in a packet show its arrival.
 __device__ inline int blocks_to_come(const Mesh& mesh) {
   __shared__ int to_come;
   if (threadIdx.x == 0) {
@@ -50,21 +50,22 @@ __device__ inline int blocks_to_come(const Mesh& mesh) {
   return to_come;
 }
 
-/// The Turn of the kernel; all blocks use the counters of block 0. All blocks read the counters after
+/// The Turn (step numbers) of the kernel; all blocks use the counters of block 0. All blocks read the counters after
 /// wait_for_previous(). Blocks therefore send only after the end of the rank's previous kernel, which has received data
 /// from every peer. The last block advances the counters after all blocks have read them. `shared` is in shared memory.
 __device__ inline Turn turn_of(const BlockState& shared) {
   return {shared.exchanges, shared.packets, shared.operations + 1, 0, threadIdx.x};
 }
 
-/// A row divided into parts that one or more blocks finish. In all_reduce_norm(), one thread processes several quads of
-/// the row. Here a part contains all quads of kThreads / count successive threads of all_reduce_norm(), and each thread
-/// of a block processes one of these quads. One block therefore sums all squares of a warp of all_reduce_norm().
+/// Divides a row into parts. One or more blocks finish the parts. In all_reduce_norm(), one thread processes several
+/// quads of the row. Here one thread processes one quad of each part that its block finishes. A part contains all quads
+/// that kThreads / count successive threads process in all_reduce_norm(). One block therefore sums all squares that one
+/// warp sums in all_reduce_norm().
 struct RowParts {
   int row, count;
 
   __device__ explicit RowParts(int elements) : row(elements), count(parts_of_row(elements)) {}
-  /// Number of threads of all_reduce_norm() whose quads a part contains.
+  /// A part contains all quads that this number of threads processes in all_reduce_norm().
   __device__ int width() const { return kThreads >> (count / 2); }
   /// In all_reduce_norm(), this thread's quad belongs to a thread with several quads. quad() is the index of this
   /// thread's quad among those quads.
@@ -73,8 +74,8 @@ struct RowParts {
   __device__ int place(int part) const { return kQuad * (quad() * kThreads + thread(part)); }
 };
 
-/// Sums the squares in a part for each warp of all_reduce_norm(). Stores these sums in of_warp and in memory. The other
-/// finishing blocks read the sums from memory.
+/// Computes the sums of squares that the warps of all_reduce_norm() would compute for the quads of a part. Stores these
+/// sums in of_warp and in memory. Other blocks that finish parts of the row read the sums from memory.
 __device__ inline void sum_squares(const Mesh& mesh, uint32_t step, const RowParts& parts, int part, float squares,
                                    float* of_thread, float (&of_warp)[kWarps]) {
   of_thread[threadIdx.x] = squares;
@@ -108,10 +109,10 @@ __device__ inline bool receive_squares(const Mesh& mesh, const Turn& turn, int w
 }
 
 /// Finishes the parts `own`, `own + finishers`, ... of the row: computes the residual sum and the norm from the packets
-/// of all ranks, as all_reduce_norm() does. Writes `work.record` only after all sums of squares have arrived. Before
-/// this time, other blocks may still load the column from the same record. The rings in shared memory can hold two
-/// rows. The function processes the packets of only two ranks at a time, so that the kernel needs no more registers
-/// than the product.
+/// of all ranks, as all_reduce_norm() does. Writes the quantised copies of the row (`work.record`) only after all sums
+/// of squares have arrived. Earlier, other blocks may still load the column of the product from the same memory. The
+/// rings in shared memory can hold two rows. The function processes the packets of only two ranks at a time, so that
+/// the kernel needs no more registers than the product.
 __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, const NormReduction& work, int own,
                                   int finishers, const cuda::StreamMemory& memory) {
   constexpr int kRanks = 2, kSlots = kSlotsOfQuad<float>, kNone = -1, kPart = kQuad * kThreads;
@@ -155,7 +156,7 @@ __device__ inline void finish_row(const Mesh& mesh, const BlockState& state, con
     }
     sum_squares(mesh, state.packets, parts, part, squares, memory.results, of_warp);
   });
-  // All packets of these parts have arrived, so this block no longer waits for blocks that are still to be started. The
+  // All packets of these parts have arrived, so this block no longer waits for blocks that have not started yet. The
   // next kernel may now start.
   cuda::let_next_start();
   if (const int warp = static_cast<int>(threadIdx.x); warp < kWarps && warp * parts.count / kWarps % finishers != own) {
@@ -211,7 +212,7 @@ __global__ void __launch_bounds__(cuda::kStreamThreads, 2)
     product_norm_kernel(Work s, Mesh mesh, NormReduction work, int finishers) {
   let_next_start(mesh);
   constexpr size_t kRingBytes = cuda::kStreamWarps * cuda::StreamRing<Weights>::kBytes;
-  static_assert(2 * norm_capacity(Element::kF32) * sizeof(float) <= kRingBytes, "rings have room for two rows");
+  static_assert(2 * norm_capacity(Element::kF32) * sizeof(float) <= kRingBytes, "the ring buffers must hold two rows");
   SHOAL_DYNAMIC_SHARED(std::byte, bytes);
   __shared__ BlockState state;
   const cuda::StreamMemory memory(bytes, kRingBytes);

@@ -1,5 +1,5 @@
-// reduce_scatter: every rank sends each other rank's part to that rank, and sums its own part. Every rank sends (n
-// - 1) / n * S bytes (n: ranks, S: message size).
+// reduce_scatter: every rank sends to each peer the data for the peer's part, and sums its own part. Every rank sends
+// (n - 1) / n * S bytes (n: ranks, S: message size).
 #include <algorithm>
 
 #include "collectives/p2p/dispatch.h"

@@ -1,13 +1,13 @@
-// The memory through which the ranks of a P2pCommunicator communicate: one allocation on each rank's GPU, written by
-// all ranks.
+// The memory through which the ranks of a P2pCommunicator communicate. Each rank's GPU has one allocation. All ranks
+// write to all allocations. A packet has 16 bytes. A lane is a buffer in which one block receives data from one rank.
 //
 //   RankState | packets [parity 2][block][from rank] kPackets x 16   data with flags in it (packets.h)
 //             | lanes   [parity 2][block][from rank] 2 x lane_bytes  data of exchanges (flags.h)
 //
-// Packets and lanes exist twice: for even and for odd steps of a block (parity). A rank that is one step ahead
-// therefore does not overwrite data of the current step. A rank cannot be two steps ahead: in every step, every block
-// waits for a flag from the block with the same number on each other rank. Blocks with different numbers share no
-// memory, so successive kernels may have different numbers of blocks.
+// Packets and lanes exist twice: once for the even steps and once for the odd steps of a block (parity). A rank that is
+// one step ahead of another rank therefore does not overwrite data of the current step. A rank cannot be two steps
+// ahead: in every step, every block waits for a flag from the block with the same number on each other rank. Blocks
+// with different numbers share no memory, so successive kernels may have different numbers of blocks.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ inline constexpr uint32_t kLaneBytesOfBlock = 256 * 1024;
 inline constexpr int kPackets = 4096;
 inline constexpr int kPacketBytes = 16;
 inline constexpr int kPacketDataBytes = 8;
-/// In two successive steps out of every kRefreshSteps, a block sends all its packets, even unused ones. No flag is
-/// therefore older than kRefreshSteps steps.
+/// In two successive steps out of every kRefreshSteps steps, a block sends all its packets, including unused packets.
+/// No flag is therefore older than kRefreshSteps steps.
 inline constexpr uint32_t kRefreshSteps = 1 << 14;
 
 /// The state that a block reads in one access at its start. The kernels, not the host, count the steps, so that a
@@ -40,17 +40,17 @@ struct alignas(16) BlockState {
 };
 
 struct alignas(256) RankState {  // cudaMalloc also aligns memory to 256 bytes
-  uint32_t failed;               ///< 1 after a thread of this rank has given up
-  /// The rank's latest operation as number << 32 | signature, and an unused word. Other ranks read `post` only after a
-  /// long wait.
+  uint32_t failed;               ///< 1 after a thread of this rank has stopped waiting because of a failure
+  /// post[0] is the rank's latest operation, as number << 32 | signature. post[1] is unused. Other ranks read `post`
+  /// only after a long wait.
   alignas(16) uint64_t post[2];
   uint32_t finished;  ///< number of finished blocks of the running kernel (product_norm.h); 0 between kernels
-  /// Blocks that finish a row together exchange sums through this array. For each warp: {sum of squares, step number +
-  /// 1} and an unused word.
+  /// If several blocks compute the norm of one row, they exchange their sums of squares through this array. Each warp
+  /// has an entry {sum of squares, step number + 1} and an unused word.
   alignas(16) uint64_t squares[kThreads / 32][2];
   BlockState blocks[kMaxBlocks];
-  /// Indexed by [parity][block][from]. A flag combines the signature and the number of the latest step in which rank
-  /// `from` has sent its data.
+  /// The indices are [parity][block][from]. A flag combines the signature and the number of the latest step in which
+  /// rank `from` has sent its data.
   uint32_t flags[2][kMaxBlocks][kMaxRanks];
 };
 
@@ -70,12 +70,12 @@ struct alignas(64) FailureRecord {
 
 /// Pinned host memory that all kernels of a communicator can access.
 struct HostWords {
-  alignas(64) uint32_t abort;  ///< 1: all ranks must give up; set by the host or by the first kernel that gives up
+  alignas(64) uint32_t abort;  ///< 1: all ranks must stop waiting; set by the host or by the first kernel that fails
   FailureRecord records[kMaxRanks];
 };
 
-/// Offsets in a rank's memory. Example: 2 ranks, 16 blocks: 4 KiB + 2 * 16 * 2 * 64 KiB + 2 * 16 * 512 KiB. The memory
-/// has at most 48 MiB, so kernels use 32-bit offsets.
+/// Offsets in bytes in a rank's memory. Example with 2 ranks and 16 blocks: 2.75 KiB for RankState + 2 * 16 * 2 * 64
+/// KiB for packets + 2 * 16 * 512 KiB for lanes. The memory has at most 48 MiB, so kernels use 32-bit offsets.
 struct Layout {
   int ranks;
   int blocks;

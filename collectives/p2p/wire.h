@@ -1,6 +1,7 @@
-// Elements in memory, on the wire and in sums. T is the type of an element in memory, W its type on the wire. W is T,
-// except that f32 may be sent as bf16. Sums use the wire values of all addends, the rank's own included, so that all
-// ranks add the same numbers. Floating-point elements are added in f32; i32 sums wrap around. Device code.
+// Elements in memory, on the wire and in sums. T is the type of an element in memory. W is the type of an element on
+// the wire. W equals T, or T is f32 and W is bf16. A sum uses the wire values of all addends, including the rank's own
+// addend, so that all ranks add the same numbers. Floating-point elements are added in f32; i32 sums wrap around. This
+// header contains device code.
 #pragma once
 
 #include <type_traits>
@@ -31,7 +32,7 @@ __device__ inline T narrow(Sum<T> x) {
   }
 }
 
-/// A pack: kCount adjacent elements that are summed together.
+/// A pack: kCount adjacent elements. add() adds two packs element by element.
 template <class T, int kCount>
 struct Pack {
   Sum<T> x[kCount];
@@ -97,7 +98,7 @@ __device__ inline void store_words(void* to, const uint32_t (&words)[kBytes / 4]
 }
 
 /// An array in memory that is read and written in packs. If the array is aligned to 16 bytes, whole packs use wide
-/// accesses. kWhole: the array is known to be aligned, and no pack exceeds its end.
+/// accesses. kWhole: the array is known to be aligned, and no pack extends past the end of the array.
 template <class T, bool kWhole = false>
 struct Array {
   T* data;

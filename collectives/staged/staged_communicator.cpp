@@ -1,6 +1,6 @@
-// The staged communicator: ranks meet in host memory, through the host communicator or, with several processes, the mpi
-// communicator. A rank whose memory the host cannot access has two additional streams. Stream `in` copies pieces of the
-// message to pinned staging buffers; stream `out` copies results back:
+// The staged communicator exchanges data in host memory. It uses the host communicator or, with several processes, the
+// mpi communicator. A rank whose memory the host cannot access has two additional streams. Stream `in` copies pieces of
+// the message to pinned staging buffers; stream `out` copies results back:
 //
 //   in      read 0 | read 1 |        | read 2 ...        a buffer is refilled after the exchange of its previous piece
 //   rank             meet 0 | meet 1 |        | meet 2   the rank's own stream runs the host communicator
@@ -8,9 +8,9 @@
 //
 // Each staging buffer has kPieceBytes bytes and is reused by later calls. A rank with host memory has one buffer of
 // this size, in which it packs parts. A call that does not fit into a buffer is divided into pieces, in the same way on
-// every rank. For each piece, the rank calls the same collective of the host communicator. The data that a rank reads
-// and writes for a piece are contiguous. The input of a reduce_scatter is not contiguous and is packed first. Examples
-// with 3 ranks and staging buffers of 4 elements:
+// every rank. For each piece, the rank calls the same collective of the host communicator. Each of these calls reads
+// and writes contiguous data. The input of a reduce_scatter piece is not contiguous, so the rank packs this input
+// first. Examples with 3 ranks and staging buffers of 4 elements:
 //
 //   all_reduce, broadcast  8 elements: 4, then 4
 //   all_gather      counts 6 1 3: the parts one after the other: 4 0 0, then 2 0 0, 0 1 0, 0 0 3
@@ -46,7 +46,7 @@ struct Part {
 /// A call of the host communicator for one piece. The Piece is not reused before the call is done.
 struct Piece {
   Call call;
-  std::vector<int64_t> counts;  ///< counts of `call`, unless `call` uses the caller's counts
+  std::vector<int64_t> counts;  ///< counts of `call`, if the piece has its own counts (take_without_counts())
   std::vector<Part> packed;     ///< parts to send; empty if the data to send are contiguous at call.in
   std::atomic<bool> in_use{false};
 };
@@ -72,8 +72,8 @@ class Rank {
     in_ = device.init();
     out_ = device.init();
     begin_ = device.new_event();
-    require<InvalidArgument>(
-        begin_ != nullptr, "[staged communicator] {} has no events; use the communicator of its family", device.name());
+    require<InvalidArgument>(begin_ != nullptr, "[staged communicator] {} has no events; use the family's communicator",
+                             device.name());
     for (Stage& stage : stages_) {
       stage.filled = device.new_event(), stage.exchanged = device.new_event(), stage.emptied = device.new_event();
       stage.in = type.allocate(kPieceBytes), stage.out = type.allocate(kPieceBytes);
@@ -103,8 +103,8 @@ class Rank {
     piece.packed.clear();
     return piece;
   }
-  /// Like take(), but the piece has its own counts, initially zero. `count` of the piece is the sum of all counts of
-  /// `call` and is used only in messages.
+  /// Like take(), but the piece has its own counts, which are initially zero. The piece's `count` is the sum of all
+  /// counts of `call`. Only messages use this sum.
   Piece& take_without_counts(const Call& call) {
     Piece& piece = take(call);
     piece.call.count = std::accumulate(call.counts.begin(), call.counts.end(), int64_t{0});
@@ -112,10 +112,11 @@ class Rank {
     piece.call.counts = piece.counts;
     return piece;
   }
-  /// Queues a piece. The rank reads `in_bytes` bytes and writes `out_bytes` bytes; both are at most kPieceBytes.
+  /// Queues a piece. The rank reads `in_bytes` bytes and writes `out_bytes` bytes; both numbers are at most
+  /// kPieceBytes.
   void queue(Communicator& inner, Piece& piece, size_t in_bytes, size_t out_bytes) {
     check(in_bytes <= kPieceBytes && out_bytes <= kPieceBytes,
-          "a piece that reads {} bytes and writes {} bytes exceeds a staging buffer", in_bytes, out_bytes);
+          "a transfer that reads {} bytes and writes {} bytes exceeds a staging buffer", in_bytes, out_bytes);
     if (in_ == nullptr) {
       queue_directly(inner, piece);
     } else {
@@ -184,8 +185,7 @@ class Rank {
     }
   }
 
-  /// Stores a failure of a copy stream. Copy streams are never synchronized, so the failure would remain unnoticed
-  /// otherwise.
+  /// Stores a failure of a copy stream. Copy streams are never synchronized, so no other code detects this failure.
   void note_failure(Backend& stream) {
     const auto note = [](void* object, const void*, bool failed) {
       if (failed) *static_cast<std::atomic<bool>*>(object) = true;
@@ -224,7 +224,7 @@ class Rank {
   std::deque<Piece> pieces_;
 };
 
-/// Bytes of the staging buffers of a rank on this device. Each stage has one buffer per direction.
+/// Total size in bytes of the staging buffers of one rank on this device. Each stage has one buffer per direction.
 size_t stage_bytes_of(Device& device) {
   return (has_host_memory(device) ? 1 : 2 * kStages) * kPieceBytes;
 }
@@ -278,7 +278,7 @@ class StagedCommunicator final : public Communicator {
     return kTable[static_cast<size_t>(kind)];
   }
 
-  /// Number of elements in the whole blocks that fit into a staging buffer.
+  /// Number of elements that fit into a staging buffer, rounded down to whole quantization blocks.
   static int64_t most_of(DType dtype) {
     const DTypeTraits& type = traits(dtype);
     return static_cast<int64_t>(kPieceBytes / type.block_bytes) * type.block_elems;

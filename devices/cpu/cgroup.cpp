@@ -43,8 +43,8 @@ std::optional<int> cores_of(const fs::path& group) {
 struct MemoryFiles {
   const char* limit;
   const char* current;
-  std::array<std::string_view, 2> page_cache;  ///< keys of the memory that the kernel reclaims before it refuses an
-                                               ///< allocation
+  std::array<std::string_view, 2> page_cache;  ///< keys of the page cache; the kernel reclaims this memory before it
+                                               ///< refuses an allocation
 };
 constexpr MemoryFiles kMemoryFiles[] = {
     {"memory.max", "memory.current", {"inactive_file", "active_file"}},
@@ -95,7 +95,7 @@ std::optional<fs::path> own_group(const fs::path& self, const std::string& contr
   return std::nullopt;
 }
 
-/// A mount point of a controller's hierarchy, and the group at its root.
+/// A mount of a controller's hierarchy. The folder `point` contains the files of the group `root`.
 struct Mount {
   fs::path root;
   fs::path point;
@@ -117,7 +117,7 @@ std::string unescaped(std::string_view text) {
 
 /// Finds the mounts of a controller's hierarchy. For example, the line "35 31 0:32 /docker/1 /sys/fs/cgroup/memory
 /// ro,nosuid shared:9 - cgroup cgroup rw,memory" describes a mount of /docker/1 and its child groups. Several mounts
-/// may contain the same hierarchy, and one mount may hide another.
+/// may contain the same hierarchy, and one mount may hide another mount.
 std::vector<Mount> find_mounts(const fs::path& mounts, const std::string& controller) {
   std::vector<Mount> found;
   std::ifstream file(mounts);

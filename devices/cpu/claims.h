@@ -6,7 +6,8 @@
 //   part 0  |######## thread 0 ########|
 //   part 1  |##1##|...|== thread 0 ==|
 //
-// Step numbers grow during the whole life of the team. So a late thread finds that every part of its step is claimed.
+// Step numbers grow during the whole life of the team. So a thread that reaches a step too late finds that every part
+// of the step is claimed.
 #pragma once
 
 #include <algorithm>
@@ -65,9 +66,9 @@ inline std::pair<int64_t, int64_t> piece_of(int64_t count, int64_t piece) {
   return {count - left, count - left / 2};
 }
 
-/// Calls f(item) once for each of `count` items. The kernel must call this function in every part. Each part processes
-/// its own items and then helps with the next four parts. In large teams, helping all parts would cost more time than
-/// it would save.
+/// Calls f(item) once for each of `count` items. The kernel must call this function in every part. The thread that runs
+/// a part processes the items of this part, and then helps with the items of the next four parts. In large teams, help
+/// for all other parts would cost more time than it would save.
 template <class F>
 void for_shared(const TeamContext& ctx, int64_t count, F&& f) {
   constexpr int kPartsLookedAt = 5;

@@ -19,9 +19,9 @@ class CpuBackend final : public Backend {
   std::string name() const override { return device_.name(); }
   Device& device() const override { return device_; }
   int threads() const { return threads_; }
-  /// Replaces the worker by a worker with this many threads. First waits for queued work. If that work failed, throws
-  /// its failure and changes nothing. Drops cached plans, which are compiled again when needed. Plans outside the cache
-  /// use at most the number of threads for which they were compiled.
+  /// Replaces the worker by a worker with this many threads. Before the replacement, waits for queued work. If the
+  /// queued work failed, throws the failure and changes nothing. Drops cached plans, which are compiled again when
+  /// needed. Plans outside the cache use at most the number of threads for which they were compiled.
   void set_threads(int threads);
 
   void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
@@ -70,7 +70,7 @@ class CpuBackend final : public Backend {
   int holds_ = 0;
   AbortCallback abort_;
   TraceRowUse trace_;
-  std::unique_ptr<Worker> worker_;  ///< the worker writes to `trace_`
+  std::unique_ptr<Worker> worker_;  ///< declared after `trace_`, because the worker writes to `trace_`
 };
 
 class CpuEvent final : public Event {

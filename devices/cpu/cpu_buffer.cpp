@@ -11,7 +11,7 @@ namespace {
 
 class OwnedBuffer final : public HostBuffer {
  public:
-  /// Takes ownership of `data`, which allocate_on_node() returned. The device has counted `size` bytes for this memory.
+  /// Takes ownership of `data`, which allocate_on_node() returned. The device has already counted the `size` bytes.
   OwnedBuffer(BufferType& type, CpuDevice& device, std::byte* data, size_t size)
       : HostBuffer(type, data, size), device_(device), use_(device) {}
   ~OwnedBuffer() override {

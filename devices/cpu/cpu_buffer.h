@@ -20,7 +20,7 @@ class CpuBufferType : public BufferType {
   bool is_host() const override { return true; }
 
  protected:
-  /// Allocates memory on the device's node and counts its bytes for the device. Callers free the memory with
+  /// Allocates memory on the device's node and counts the allocated bytes for the device. Callers free the memory with
   /// free_memory(). Throws DeviceError.
   std::byte* allocate_memory(size_t size);
 

@@ -15,8 +15,8 @@
 namespace shoal::cpu {
 namespace {
 
-/// Returns one thread per core. If usable_cores() is lower than the number of cores of all nodes, the number of threads
-/// is reduced in proportion.
+/// Returns the number of threads of a device: one per core. If usable_cores() is lower than the number of cores of all
+/// nodes, the number of threads is reduced in proportion.
 int threads_for(const CoreSet& cores) {
   size_t all = 0;
   for (const Node& node : machine_nodes()) all += node.cores.size();

@@ -27,8 +27,9 @@ int devices_from_environment();
 /// - "slowdown=1+2.5" makes the second device 2.5 times slower.
 /// - "max_size=1M" limits each allocation.
 /// - "memory=512M" limits the sum of all allocations of a device.
-/// Both limits are for tests and for machines that several programs share. Throws InvalidArgument if a backend or
-/// buffer of the family exists. Devices of the previous configuration remain usable but are no longer listed.
+/// The limits max_size and memory are for tests and for machines that several programs share. Throws InvalidArgument if
+/// a backend or buffer of the family exists. Devices of the previous configuration remain usable but are no longer
+/// listed.
 void configure(std::string_view params);
 
 /// Number of threads of a backend if the parameters of init() do not set it.

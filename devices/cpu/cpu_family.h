@@ -39,7 +39,7 @@ class CpuDevice final : public Device {
   BufferType& weights_type() override { return packed_; }
   std::unique_ptr<Buffer> buffer_from_host_ptr(void* data, size_t size) override { return mapped_.wrap(data, size); }
   bool supports_op(const Tensor& node) const override;
-  /// Whether the type is host memory or the type for packed weights of any CPU device.
+  /// Returns true for host memory, and for the packed-weight type of every CPU device.
   bool supports_buffer_type(const BufferType& type) const override;
   /// Bytes of scratch memory that suffice for the default team and for every team that this device has had.
   size_t workspace_size(const Tensor& node) const override;

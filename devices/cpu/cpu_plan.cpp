@@ -8,8 +8,8 @@
 namespace shoal::cpu {
 namespace {
 
-/// If a node has fewer scalar operations than this number, one thread runs it alone. Sharing the node would cost more
-/// time than it saves.
+/// If a node needs fewer scalar operations than this number, a single thread runs the node. The division of such a node
+/// among threads would cost more time than it saves.
 constexpr int64_t kAloneWork = 16 * 1024;
 
 bool runs(const Tensor& node) {

@@ -1,6 +1,6 @@
 // CpuPlan is a graph range compiled for one CPU backend. The plan stores everything that does not change between runs.
-// For each node, it contains the kernel and the workspace. It also records whether the whole team shares the node. It
-// omits views and nodes with empty results. The team runs the steps together (team.h).
+// For each node, the plan contains the kernel, the workspace and whether the whole team shares the node. The plan omits
+// views and nodes with empty results. The team runs the steps together (team.h).
 #pragma once
 
 #include <vector>
@@ -30,7 +30,7 @@ class CpuPlan final : public NodePlan {
   size_t allocated_bytes() const override { return NodePlan::allocated_bytes() + unpacked_.bytes(); }
 
   bool fits(const Graph& graph) const { return *graph.topology() == *topology_ && memory().can_move_to(graph); }
-  /// Moves the plan to a graph of the same topology. No run may be queued at this time.
+  /// Moves the plan to a graph of the same topology. During the call, no run of the plan may be queued.
   void move_to(Graph& graph);
   /// Runs segments [first, last) on the worker's thread. Throws Aborted if the abort callback stops the run.
   void run(Team& team, int first, int last);
@@ -38,7 +38,7 @@ class CpuPlan final : public NodePlan {
   void describe(int first, int last, TraceSpan& span) const;
   /// Waits for the most recently queued run.
   void wait() const;
-  /// Sets the position at which the most recently queued run is finished.
+  /// Sets the stream position at which the most recently queued run is finished.
   void set_last_run(const WaitWork& position) { last_run_ = position; }
 
  private:

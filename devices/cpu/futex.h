@@ -1,5 +1,5 @@
-// Lets threads park on a 32-bit word with a Linux futex. std::atomic::wait cannot replace these functions, because it
-// has no timeout, decides itself how long it spins, and cannot wait for other processes.
+// Lets threads park on a 32-bit word with a Linux futex. std::atomic::wait cannot replace these functions.
+// std::atomic::wait has no timeout, chooses its spin time itself, and cannot wait for other processes.
 #pragma once
 
 #include <atomic>

@@ -48,8 +48,8 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vnni");
 }
 
-/// The kernels of the level avx512. If the processor has VBMI, the result also contains kernels for packed rows of more
-/// types.
+/// The kernels of the level avx512. If the processor has VBMI, the result also contains kernels for packed rows of the
+/// types in avx512vbmi::kCodedPacked.
 const Kernels& avx512_kernels() {
   static const Kernels kernels = [] {
     Kernels all = avx512::kKernels;

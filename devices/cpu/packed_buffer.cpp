@@ -13,7 +13,7 @@
 namespace shoal::cpu {
 namespace {
 
-/// Matrices with fewer rows are not packed, because most of a group of rows would be empty.
+/// Minimum number of rows of a packed matrix. A matrix with fewer rows would not fill a group of 16 rows.
 constexpr int64_t kLeastRows = 16;
 
 const PackedKernels& kernels_of(const Tensor& tensor) {
@@ -36,9 +36,9 @@ class Groups {
   size_t group_bytes() const { return group_bytes_; }
   size_t matrix_bytes() const { return static_cast<size_t>((rows_ + group_rows_ - 1) / group_rows_) * group_bytes_; }
 
-  /// Location of a row. The argument is the number of the row, counted over all matrices. `offset` is the byte offset
-  /// of the row's group, and the member `row` is the index of the row in this group. `left` is the number of rows from
-  /// this row to the end of the group.
+  /// Location of a row. The argument of find() is the number of the row, counted over all matrices. `offset` is the
+  /// byte offset of the row's group, and the member `row` is the index of the row in this group. `left` is the number
+  /// of rows from this row to the end of the group.
   struct Place {
     size_t offset;
     int64_t row, left, count;  ///< `count` is the number of rows in the group
@@ -108,7 +108,7 @@ class PackedBuffer final : public HostBuffer {
         [&](std::byte* to, size_t done, size_t length) { std::memcpy(to, from + done, length); });
   }
 
-  /// If the rows have gaps only in host memory, this function first copies them into one block, then packs whole
+  /// If the rows have gaps only in host memory, this function first copies the rows into one block, then packs whole
   /// groups. Such gaps occur when a device stores some columns of a matrix.
   void do_set_2d(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override {
     if (rows.stride != rows.row_bytes || !is_packed(tensor)) return Buffer::do_set_2d(tensor, data, host_stride, rows);
@@ -157,8 +157,8 @@ class PackedBuffer final : public HostBuffer {
 
   /// Changes bytes [offset, offset + size). If the range covers a whole group and whole(done) is not nullptr, the group
   /// is packed directly from host memory at whole(done). Otherwise the rows of the group are unpacked, changed by
-  /// write(to, done, length) and packed again. Only one thread at a time changes groups, because another thread may
-  /// change other bytes of the same group.
+  /// write(to, done, length) and packed again. A mutex protects these steps, because another thread may change other
+  /// bytes of the same group.
   template <class Whole, class Write>
   void change(Tensor& tensor, size_t offset, size_t size, Whole&& whole, Write&& write) {
     Tensor& owner = *tensor.storage();

@@ -1,7 +1,8 @@
-// Memory of a CPU device in which weights are packed. The rows of a packed matrix are interleaved in groups, in the
-// order in which matrix products read the matrix fastest (devices/cpu/kernels/packed_layout.h). The buffer type is an
-// extra type of the device, "CPU0_Packed". Setting a tensor packs it. Getting a tensor unpacks it bit for bit. So only
-// kernels see the packed layout. Tensor::data does not have the standard layout, so the type is not host memory.
+// Memory of a CPU device in which weights are packed. The rows of a packed matrix are interleaved in groups. Matrix
+// products read the matrix fastest in this order (devices/cpu/kernels/packed_layout.h). The buffer type is an extra
+// type of the device, with a name such as "CPU0_Packed". Setting a tensor packs it. Getting a tensor unpacks it bit for
+// bit. So only kernels see the packed layout. Tensor::data does not have the standard layout, so the type is not host
+// memory.
 //
 // Only packable matrices are packed (is_packable). All other weights have the standard layout. mul_mat, mul_mat_id and
 // get_rows read packed rows. For other ops, a plan unpacks the weights in each run.
@@ -26,11 +27,11 @@ class PackedBufferType final : public CpuBufferType {
   bool is_host() const override { return false; }
 };
 
-/// Whether the tensor is a persistent weight with enough rows and with a type that kernels can read in packed layout.
-/// The result depends only on the tensor.
+/// Whether the tensor is contiguous, is not a view, has enough rows, and has a type that the kernels in use can read in
+/// packed layout. The result does not depend on the placement of the tensor.
 bool is_packable(const Tensor& tensor);
 
-/// Whether the tensor is stored packed. For a view, whether the base of the view is stored packed.
+/// Whether the tensor is stored packed. A view counts as packed if its base is stored packed.
 bool is_packed(const Tensor& tensor);
 
 /// The groups of a packed tensor, or of a view that consists of whole groups.
@@ -39,8 +40,8 @@ struct PackedMatrices {
   size_t group_bytes = 0;
   size_t matrix_bytes = 0;  ///< bytes between the starts of successive matrices, which are in the order of axes 2 and 3
 };
-/// Returns nullopt if the tensor is not packed, is empty or begins inside a group. Also returns nullopt if the tensor
-/// differs from its storage in row length or strides.
+/// Returns nullopt if the tensor is not packed, is empty, or begins in the middle of a group. Also returns nullopt if
+/// the tensor differs from its storage in row length or strides.
 std::optional<PackedMatrices> packed_matrices(const Tensor& tensor);
 
 /// Unpacks rows [begin, end) of a packed tensor that is not a view. Rows are numbered over axes 1 to 3. Row r is

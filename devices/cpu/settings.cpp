@@ -62,7 +62,7 @@ void check_count(const PerDevice<Number>& list, int& devices) {
   const int count = static_cast<int>(list.numbers.size());
   if (!list.one_each()) return;
   if (devices == 0) devices = count;
-  require<InvalidArgument>(count == devices, "{} has {} numbers for {} CPU device{}: give one, or one per device",
+  require<InvalidArgument>(count == devices, "{} has {} numbers for {} CPU device{}: give one number or one per device",
                            list.origin, count, devices, devices == 1 ? "" : "s");
 }
 

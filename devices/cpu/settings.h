@@ -1,5 +1,5 @@
-// Number and properties of the CPU devices, from the environment or configure(). This code checks the values. Error
-// messages name the origin of each value. These two examples make the same devices:
+// Reads the number and properties of the CPU devices from the environment or from the argument of configure(), and
+// checks these values. Error messages name the origin of an invalid value. These two examples make the same devices:
 //
 //   SHOAL_CPU_DEVICES=2 SHOAL_CPU_THREADS=1,3 SHOAL_CPU_SLOWDOWN=2,1
 //   configure("devices=2,threads=1+3,slowdown=2+1")
@@ -41,7 +41,7 @@ struct Settings {
 };
 
 /// Reads settings such as "devices=2,threads=1+3,slowdown=1+2.5,max_size=1M,memory=512M". Settings that `params` omits
-/// come from the environment. Without `devices`, a list of several numbers sets the number of devices. Throws
+/// come from the environment. If the number of devices is not set, a list of several numbers sets it. Throws
 /// InvalidArgument.
 Settings read_settings(std::string_view params);
 

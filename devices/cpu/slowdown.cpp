@@ -14,7 +14,7 @@ using std::chrono::microseconds;
 /// Maximum delay with which a sleeping thread wakes. The delay consists of the timer slack (50 us) and the time of the
 /// wake-up itself.
 constexpr microseconds kLate{150};
-/// Shorter sleeps are not worthwhile.
+/// Minimum duration of a sleep.
 constexpr microseconds kWorthSleeping{100};
 /// Longest time between two calls of `stop`.
 constexpr microseconds kStopInterval{4000};

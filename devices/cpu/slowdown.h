@@ -15,10 +15,10 @@ namespace shoal::cpu {
 
 inline constexpr double kMaxSlowdown = 1000;
 
-/// Waits until factor * (end - begin) has passed since `begin`. In a long wait, the thread sleeps, so that other
-/// threads can use the core. At the end of a wait, the thread spins, because a sleeping thread would wake too late if
-/// the work takes only a few microseconds. If `stop` is not empty, the function calls it every few milliseconds. If
-/// `stop` returns true, this function returns true at once.
+/// Waits until a time of factor * (end - begin) has passed since `begin`. In a long wait, the thread sleeps, so that
+/// other threads can use the core. At the end of a wait, the thread spins, because a sleeping thread would wake too
+/// late if the work takes only a few microseconds. If `stop` is not empty, the function calls it every few
+/// milliseconds. If `stop` returns true, this function returns true at once.
 bool wait_in_proportion(std::chrono::steady_clock::time_point begin, std::chrono::steady_clock::time_point end,
                         double factor, const AbortCallback& stop);
 

@@ -11,7 +11,7 @@
 namespace shoal::cpu {
 namespace {
 
-// Team::open_ is one word that contains the number of the open step and its number of parts.
+// Team::open_ is one word that contains the number of the open step and the count of the step's parts.
 constexpr int kPartBits = 16;
 constexpr uint64_t kDissolve = (1 << kPartBits) - 1;
 uint64_t opened(uint64_t number, uint64_t parts) {
@@ -26,11 +26,11 @@ int parts_of(uint64_t open) {
 static_assert(kMaxThreads < static_cast<int>(kDissolve));
 
 /// After its own part, a thread waits for this time before it claims parts of other threads. On a machine without other
-/// load, the other threads are about to begin their own parts.
+/// load, the other threads begin their own parts during this wait.
 constexpr std::chrono::microseconds kPatience{1};
-/// Time that a thread spins while other threads finish their parts, before it parks. This time is shorter than
-/// kSpinTime, the time that threads spin between rounds while the host works. On a machine without other load, all
-/// threads finish a shared step within a few microseconds.
+/// Time that a thread spins before it parks, if other threads have not finished their parts. This time is shorter than
+/// kSpinTime, for which threads spin between rounds while the host works. On a machine without other load, all threads
+/// finish a shared step within a few microseconds.
 constexpr std::chrono::microseconds kStepSpin{50};
 /// Maximum number of steps that a thread skips if it does not get a core in time.
 constexpr uint64_t kLongestNap = 256;
@@ -50,7 +50,7 @@ void Team::lead(const std::function<void()>& body) {
     if (thread == 0) {
       size_ = omp_get_num_threads();
       body();
-      number_ += kLongestNap + 1;  // adds more than the longest nap, so that all threads wake
+      number_ += kLongestNap + 1;  // a parked thread skips at most kLongestNap steps, so this number wakes every thread
       open_.advance_to(opened(number_, kDissolve));
     } else {
       help(thread);
@@ -142,7 +142,8 @@ void Team::go_on(size_t index) {
 /// Returns when a later step is open or when the round ends. `last` is the number that marks the end of the round. The
 /// thread spins, then parks. A thread parks during a round for one of two reasons. Either it waits for a thread that
 /// has lost its core, or it shares its own core with another thread. In both cases, the parking thread skips steps, and
-/// other threads run them. The number of skipped steps doubles each time, until a step opens while the thread spins.
+/// other threads run these steps. The number of skipped steps doubles each time that the thread parks, until a step
+/// opens while the thread spins.
 void Team::wait(uint64_t open, uint64_t last, uint64_t& naps) const {
   const uint64_t number = number_of(open);
   const bool in_round = parts_of(open) > 0;

@@ -155,7 +155,7 @@ bool is_mapped(size_t size) {
 }
 
 /// Divides `count` cores among `parts` devices (see divide_cores). Returns the index of the first core of each device.
-/// The last entry of the result is the index after the cores of the last device.
+/// An additional last entry is `count`.
 std::vector<size_t> first_cores(size_t count, size_t parts, std::span<const int> threads) {
   const auto weight = [&](size_t i) { return threads.size() == parts ? static_cast<size_t>(threads[i]) : 1; };
   size_t all = 0;
@@ -181,7 +181,7 @@ DeviceMemory memory_of(int node) {
   const DeviceMemory memory{meminfo_bytes(path, {"MemFree", "Inactive(file)", "SReclaimable"}),
                             meminfo_bytes(path, {"MemTotal"})};
   if (memory.total != 0) return memory;
-  const DeviceMemory all = machine_memory();  // the node's memory is unknown, because some containers hide /sys
+  const DeviceMemory all = machine_memory();  // some containers hide /sys, so the node's own memory is unknown
   return {all.free / machine_nodes().size(), all.total / machine_nodes().size()};
 }
 
@@ -260,7 +260,7 @@ size_t cache_bytes(std::span<const int> cores) {
 
 namespace {
 
-/// Reads the current limits. The process stays in its groups. So the folders do not change.
+/// Reads the current limits. The process stays in its control groups, so their folders do not change.
 CgroupLimits control_groups() {
   static const std::vector<std::filesystem::path> folders = cgroup_folders();
   return read_cgroup(folders);

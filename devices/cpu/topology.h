@@ -54,8 +54,8 @@ const std::string& cpu_model();
 /// may use. Page cache counts as free.
 DeviceMemory node_memory(int node);
 
-/// Binds the calling thread to these cores. Threads that it creates later inherit the binding. Returns false if binding
-/// is not permitted.
+/// Binds the calling thread to these cores. Threads that the calling thread creates later inherit the binding. Returns
+/// false if binding is not permitted.
 bool bind_thread(std::span<const int> cores) noexcept;
 
 /// Allocates memory with an alignment of 64 bytes. Returns nullptr on failure. If there are several nodes, memory of 64
@@ -65,9 +65,9 @@ bool bind_thread(std::span<const int> cores) noexcept;
 void* allocate_on_node(size_t size, int node) noexcept;
 /// `size` must be the size passed to allocate_on_node().
 void free_memory(void* data, size_t size) noexcept;
-/// Fills the memory with zeros. If the memory has its own mapping, its pages return to the system. The next access to
-/// such a page gets zeros from the system. So unused memory does not occupy pages. For example, this applies to KV
-/// cache rows that no token ever uses.
+/// Fills the memory with zeros. If the memory has its own mapping, its pages are returned to the system. The next
+/// access to such a page gets zeros from the system. So memory that is not accessed again needs no pages. For example,
+/// KV cache rows that no token uses need no pages.
 void zero_memory(void* data, size_t size) noexcept;
 
 }  // namespace shoal::cpu

@@ -44,7 +44,7 @@ void UnpackedSources::insert_into(std::vector<Step>& steps) {
         storage->data = memory_.emplace_back(storage->bytes()).data();
         storage->buffer = nullptr;
         storage->src = {const_cast<Tensor*>(source.storage())};
-        storage->id = step.node->id;  // keeps the step in the same segment of the plan
+        storage->id = step.node->id;  // so that the step is in the node's segment of the plan
         all.push_back({unpack, storage});
       }
       Tensor& view = copy_of(source);

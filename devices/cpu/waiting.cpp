@@ -19,8 +19,8 @@ std::atomic<int> computing_threads{0};
 
 using Clock = std::chrono::steady_clock;
 
-/// This time is longer than the host needs between two tokens, and shorter than the time slices that the system gives
-/// to other programs.
+/// If a yield takes at least this time, another program has used the core. This time is longer than the host needs
+/// between two tokens, and shorter than the time slices that the system gives to other programs.
 constexpr std::chrono::microseconds kSlice{500};
 constexpr std::chrono::milliseconds kShortestRefusal{20}, kLongestRefusal{1000};
 
@@ -69,7 +69,7 @@ bool may_spin(Waiter waiter) {
 void Counter::advance_to(uint64_t value) {
   value_.store(value);
   if (value < wanted_.load()) return;
-  wanted_.store(kNone);  // threads that wait for a larger value lower wanted_ again
+  wanted_.store(kNone);  // each thread that waits for a larger value sets wanted_ again
   calls_.fetch_add(1);
   futex_wake_all(calls_);
 }

@@ -27,25 +27,27 @@ int computing_thread_count();
 
 enum class Waiter : uint8_t { kWorker, kHost };
 
-/// Whether a thread may spin now. The count of computing threads does not include host threads, so a waiting host
-/// thread adds itself.
+/// Whether a thread may spin now. The count of computing threads does not include host threads. For a host thread, the
+/// function adds 1 to the count.
 bool may_spin(Waiter waiter);
 
-/// This time is a little longer than a thread needs to park and wake. A longer time would help only on an otherwise
-/// idle machine, because a spinning thread may occupy the core of the thread that it waits for.
+/// Time for which a thread spins before it parks. This time is a little longer than a thread needs to park and wake. A
+/// longer time would help only on an otherwise idle machine, because a spinning thread may use the core that the
+/// awaited thread needs.
 inline constexpr std::chrono::microseconds kSpinTime{100};
 
 /// Bytes that cores exchange as a unit. Data that different threads write at the same time must be at least this many
 /// bytes apart.
 inline constexpr size_t kCacheLine = 64;
 
-/// A growing count that threads wait for. One thread at a time advances the count. Any number of threads may wait.
-/// Waiting threads read the cache line of the count constantly. So this line must not contain other data that changes.
+/// A count that grows. Threads wait until the count reaches a target. One thread at a time advances the count. Any
+/// number of threads may wait. Waiting threads read the cache line of the count constantly. So this line must not
+/// contain other data that changes.
 class Counter {
  public:
   uint64_t value() const { return value_.load(std::memory_order_acquire); }
-  /// A thread that sees the new value also sees everything done before the call. If a parked thread waits for this
-  /// value or a lower value, the function makes a system call that wakes threads.
+  /// A thread that sees the new value also sees all writes that the caller made before the call. If a parked thread
+  /// waits for this value or a lower value, the function makes a system call that wakes threads.
   void advance_to(uint64_t value);
   /// Returns when value() >= target. The thread spins for kSpinTime, then parks.
   void wait_for(uint64_t target, Waiter waiter) const;

@@ -1,7 +1,8 @@
 // WorkQueue is a lock-free first-in, first-out queue for one pushing thread and one popping thread. Items are stored in
-// segments of fixed size. Empty segments return to the pushing thread. So a queue that has reached its maximum length
-// never allocates again. The length is unbounded. If a full queue blocked instead, two backends that wait for each
-// other could deadlock. The queue does not wait for items. The worker counts the items and waits for them.
+// segments of fixed size. The popping thread returns empty segments to the pushing thread. So a queue that has reached
+// its maximum length never allocates again. The length is unbounded. If a full queue blocked the pushing thread, two
+// backends that wait for each other could deadlock. The queue never waits for items. The worker counts the items and
+// waits for them.
 #pragma once
 
 #include <array>
@@ -39,7 +40,7 @@ class WorkQueue {
     push_segment_->items[push_index_++] = item;
   }
 
-  /// Before the pop, the caller must learn from an acquire load that an item has been pushed.
+  /// Before the call, the caller must use an acquire load of the count to ensure that an item has been pushed.
   Item pop() {
     if (pop_index_ == kSegmentItems) {
       Segment* empty = pop_segment_;
@@ -70,7 +71,8 @@ class WorkQueue {
     }
   }
 
-  /// Takes all recycled segments at once. So only one thread pops segments from a list.
+  /// Takes a segment from the pushing thread's list of spare segments. If this list is empty, first moves all recycled
+  /// segments to it. So only one thread takes segments from a list.
   Segment* take_segment() {
     if (spare_ == nullptr) spare_ = recycled_.exchange(nullptr, std::memory_order_acquire);
     if (spare_ == nullptr) return new Segment;

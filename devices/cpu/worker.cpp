@@ -144,8 +144,8 @@ void Worker::serve() {
   }
 }
 
-// If an item follows the previous item without a pause, its span begins at the end of the previous span. So a gap in a
-// row is real idle time. A host task describes itself (current_span()).
+// If an item follows the previous item without a pause, the item's span begins at the end of the previous item's span.
+// So a gap between spans is real idle time. A host task describes itself (current_span()).
 bool Worker::run_traced(const Work& work, bool follows) {
   TraceSpan span;
   span.begin_ns = follows && traced_until_ > 0 ? traced_until_ : trace_clock();
@@ -194,7 +194,7 @@ void Worker::wait_for(const WaitWork& work) {
   awaited_.store(nullptr, std::memory_order_release);
 }
 
-/// Stores the current exception, unless an earlier failure is stored.
+/// Stores the current exception. Does nothing if an earlier failure is stored.
 void Worker::keep_failure() {
   if (failure_ != nullptr) return;
   failure_ = std::current_exception();

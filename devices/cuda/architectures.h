@@ -10,14 +10,15 @@ namespace shoal::cuda {
 /// Compute capabilities that the kernels were compiled for, for example 80 and 90.
 std::span<const int> built_architectures();
 
-/// Whether this is an embedded GPU (Jetson, DRIVE, Thor). An embedded GPU runs only code compiled for exactly its
-/// capability, and no other GPU runs that code.
+/// Whether GPUs of this capability are embedded GPUs (Jetson, DRIVE, Thor). An embedded GPU runs only code compiled for
+/// exactly its capability. Other GPUs cannot run this code.
 constexpr bool is_embedded(int compute_capability) {
   return compute_capability == 87 || compute_capability == 88 || compute_capability == 101 || compute_capability == 110;
 }
 
-/// Whether machine code for `architecture` runs on a GPU. Code for capability X.y runs on GPUs of capability X.y or of
-/// a later X.z. Example: code for 8.0 also runs on 8.6 and 8.9.
+/// Whether machine code for `architecture` runs on a GPU. Code for capability X.y runs on GPUs of capability X.y or
+/// of a later X.z. Example: code for 8.0 also runs on 8.6 and 8.9. Exception: if the code or the GPU is for an embedded
+/// capability, the two capabilities must be equal.
 constexpr bool runs_on(int architecture, int compute_capability) {
   if (is_embedded(architecture) || is_embedded(compute_capability)) return architecture == compute_capability;
   return architecture / 10 == compute_capability / 10 && architecture <= compute_capability;

@@ -1,8 +1,7 @@
 // A record is a copy of a column, quantised to 8-bit integers. Products with quantised weights read the record instead
-// of the column (devices/cuda/kernels/quantized_dot.h). The kernel that computes the column writes the record in
-// addition to its f32 result. Each stream has memory for one record. A kernel writes or reads the record only after
-// wait_for_previous(). After this wait, all earlier kernels have finished, including the readers of the previous
-// record.
+// of the column (devices/cuda/kernels/quantized_dot.h). The kernel that computes the column in f32 also writes the
+// record. Each stream has memory for one record. A kernel writes or reads the record only after wait_for_previous().
+// After this wait, all earlier kernels have finished, including the readers of the previous record.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +12,8 @@ namespace shoal::cuda {
 inline constexpr int kStepElements = 2048, kUnitElements = 64;
 inline constexpr int kStepValueBytes = kStepElements;
 
-/// Size in bytes of one step (2048 elements) of a record. Each unit (64 elements) of the record has `groups` groups.
+/// Size in bytes of one step (2048 elements) of a record. Each unit (64 elements) of the record has `groups` groups of
+/// elements that share a scale.
 constexpr int column_step_bytes(int groups) {
   return kStepValueBytes + 256 * groups;
 }
@@ -42,8 +42,8 @@ struct ColumnRecord {
   std::byte *two = nullptr, *four = nullptr;
 };
 
-/// `kMostRecorded`: largest number of elements of a recorded column. `kRecordBytes`: size in bytes of the memory for a
-/// record in both forms.
+/// `kMostRecorded` is the largest number of elements that a recorded column may have. `kRecordBytes` is the size in
+/// bytes of the memory for a record in both forms.
 inline constexpr int64_t kMostRecorded = 32 * 1024;
 inline constexpr size_t kRecordBytes = column_bytes(kMostRecorded, 2) + column_bytes(kMostRecorded, 4);
 

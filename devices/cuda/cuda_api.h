@@ -1,5 +1,5 @@
-// Functions for the CUDA runtime. check() turns errors into exceptions. CurrentGpu sets a thread's current GPU for a
-// scope. Thread-safe.
+// Helpers for calls to the CUDA runtime. check() turns errors into exceptions. CurrentGpu sets a thread's current GPU
+// for a scope. All functions are thread-safe.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,8 +8,8 @@
 
 namespace shoal::cuda {
 
-/// Throws OutOfMemory or DeviceError if `status` is an error: "[CUDA0] cannot allocate memory: out of memory
-/// (cudaErrorMemoryAllocation)". `what` completes the words "cannot ..." of the message.
+/// Throws OutOfMemory or DeviceError if `status` is an error. Example of a message: "[CUDA0] cannot allocate memory:
+/// out of memory (cudaErrorMemoryAllocation)". `what` is the text after "cannot", here "allocate memory".
 void check(cudaError_t status, std::string_view owner, std::string_view what);
 
 /// Makes the GPU's memory pool keep freed memory. By default, the pool releases this memory whenever the host waits for

@@ -84,8 +84,9 @@ void CudaBackend::write_bytes_async(void* to, const void* from, size_t size) {
 
 bool CudaBackend::start_recording() {
   if (!graphs_) return false;
-  // Creating a graph may wait for the GPU. If a kernel on the GPU waited for a kernel that is launched only after this
-  // call, the wait would never end. So every member of a mesh finishes its queued work before the recording starts.
+  // The creation of a graph may wait for the GPU. If a kernel on the GPU waited for a kernel that is launched only
+  // after the creation, the wait would never end. So every member of a mesh finishes its queued work before the
+  // recording starts.
   launcher_.finish();
   launcher_.push(StartRecordingWork{});
   return true;

@@ -15,7 +15,7 @@ namespace shoal::cuda {
 
 class CudaBackend final : public Backend {
  public:
-  /// If `graphs` is false, every kernel is launched separately.
+  /// If `graphs` is false, no CUDA graphs are used, and every kernel is launched separately.
   CudaBackend(CudaDevice& device, bool graphs);
   ~CudaBackend() override { plans().clear(); }
 
@@ -26,7 +26,7 @@ class CudaBackend final : public Backend {
 
   void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
   void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) override;
-  /// Copies directly between devices if both tensors are contiguous and on CUDA devices.
+  /// Copies directly between devices if `to` is a CUDA backend and both tensors are contiguous and on CUDA devices.
   void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
   void synchronize() override { launcher_.synchronize(); }
   /// See functions::kWaitForQueued.
@@ -51,7 +51,8 @@ class CudaBackend final : public Backend {
   /// Queues a task that launches its own kernels.
   void push_launch(const LaunchTask& task) { launcher_.push(task); }
   Launcher& launcher() { return launcher_; }
-  /// Returns a mark that is reached after all work queued so far. The caller owns one reference to the mark.
+  /// Returns a mark (position in the stream, mark.h) that is reached after all work queued so far. The caller owns one
+  /// reference to the mark.
   Mark* here();
   void wait(Mark* mark);
   /// Waits for queued work. synchronize() reports failures of that work.

@@ -25,8 +25,8 @@ class CudaBufferType final : public BufferType {
   CudaDevice& device_;
 };
 
-/// Freed memory may be reused immediately. So every backend that copies from or to a buffer must be synchronized before
-/// the buffer is freed. The same rule applies to all host memory (Backend).
+/// Freed pinned memory may be reused immediately. So every backend that copies from or to a buffer must be synchronized
+/// before the buffer is freed. The same rule applies to all host memory (devices/backend.h).
 class PinnedBufferType final : public BufferType {
  public:
   explicit PinnedBufferType(CudaDevice& device) : device_(device) {}

@@ -22,8 +22,8 @@ namespace shoal::cuda {
 namespace {
 
 constexpr int kMaxPerGpu = 64;
-constexpr size_t kStaticShared = 1024;  // upper bound of static shared memory in kernels that also use dynamic shared
-                                        // memory
+constexpr size_t kStaticShared = 1024;  // upper bound in bytes for the static shared memory of a kernel that also uses
+                                        // dynamic shared memory
 
 /// The only instance. features() reads this pointer, because feature queries receive no pointer to the family.
 const CudaFamily* g_family = nullptr;
@@ -239,13 +239,13 @@ void CudaFamily::finish_transfers(const Gpu& gpu) const {
 
 namespace {
 
-/// Sets the wait mode of the current GPU so that waiting threads yield, unless the program has already chosen a mode.
+/// Makes threads that wait for the current GPU yield. Does nothing if the program has already chosen a wait mode.
 void wait_by_yielding() {
   unsigned flags = 0;
   if (cudaGetDeviceFlags(&flags) == cudaSuccess && (flags & cudaDeviceScheduleMask) == cudaDeviceScheduleAuto) {
     cudaSetDeviceFlags(flags | cudaDeviceScheduleYield);
   }
-  cudaGetLastError();  // a failed call only makes waits slower
+  cudaGetLastError();  // clears the error of a failed call; without the yield mode, waits are only slower
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The family "CUDA" and its devices. A device is a physical GPU or one of k virtual devices on a GPU
 // (SHOAL_CUDA_DEVICES_PER_GPU=k). Each virtual device has its own streams and a share of the GPU's memory. So one GPU
-// is enough to test code for several devices. Without a GPU or a driver, the family has no devices, and its features
-// list the reason. Thread-safe.
+// is enough to test code for several devices. If there is no GPU or no driver, the family has no devices, and its
+// features contain the reason. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ struct Gpu {
   CudaFamily* family = nullptr;
   cudaStream_t stream = nullptr;  ///< returned by transfers()
 
-  /// Returns the stream for blocking copies, which no backend uses. The first call prepares the GPU
+  /// Returns the stream for blocking copies. No backend uses this stream. The first call prepares the GPU
   /// (CudaFamily::prepare). The stream is never destroyed, because the driver may already have shut down.
   cudaStream_t transfers() const;
 };
@@ -58,10 +58,11 @@ class CudaDevice final : public Device {
   std::unique_ptr<Event> new_event() override;
 
   const Gpu& gpu() const { return gpu_; }
-  /// Adds an allocation to the used bytes. Throws OutOfMemory if the sum exceeds this device's share.
+  /// Adds `size` to the number of bytes in use. Throws OutOfMemory if the sum exceeds this device's share of the GPU's
+  /// memory.
   void take(size_t size);
   void give_back(size_t size) { used_ -= size; }
-  /// Adds a problem to the family: CUDA could not create a graph, so kernels are launched one by one.
+  /// Reports to the family that CUDA could not create a graph, so this device launches kernels one by one.
   void note_no_graph(cudaError_t why) const;
 
  private:
@@ -89,13 +90,13 @@ class CudaFamily final : public BackendReg {
   const SwitchedOff& off() const { return off_; }
   /// GPUs that are present but unusable, each with the reason: "CUDA0, CUDA1 (NVIDIA H200, sm_90): ...".
   const std::string& unusable() const { return unusable_; }
-  /// Pairs of GPUs whose direct copies are wrong, and problems added by note_problem().
+  /// Lists pairs of GPUs whose direct copies are wrong, and problems added by note_problem().
   std::string problems() const;
   /// Adds a problem that makes the program slower. Duplicates are dropped.
   void note_problem(const std::string& problem);
-  /// Creates the shared state of a GPU and connects the GPU to every other prepared GPU. Two connected
-  /// GPUs can access each other's memory if the hardware supports peer access and test copies in both directions are
-  /// correct. Throws DeviceError.
+  /// Creates the transfer stream of a GPU, sets up the GPU's memory pool and wait mode, and connects the GPU to every
+  /// other prepared GPU. Two connected GPUs can access each other's memory if the hardware supports peer access and
+  /// test copies in both directions are correct. Throws DeviceError.
   void prepare(Gpu& gpu);
   /// Waits for the work on a prepared GPU's transfers() stream, including the release of buffers.
   void finish_transfers(const Gpu& gpu) const;
@@ -116,12 +117,12 @@ class CudaFamily final : public BackendReg {
 };
 
 /// Whether threads that wait for a GPU should yield. One thread per device waits. By default, CUDA makes these threads
-/// spin unless there are more GPUs than processors. If there are as many devices as processors, spinning threads leave
-/// no processor for the host's thread.
+/// spin if the machine has at least as many CPU cores (`processors`) as GPUs. If there are also at least as many
+/// devices as CPU cores, spinning threads leave no core for the host's thread.
 bool waits_by_yielding(size_t devices, size_t processors);
 
-/// Number of devices on each physical GPU: SHOAL_CUDA_DEVICES_PER_GPU (1 to 64), or 1 by default. Throws
-/// InvalidArgument.
+/// Number of devices on each physical GPU: the value of SHOAL_CUDA_DEVICES_PER_GPU (1 to 64), or 1 by default. Throws
+/// InvalidArgument if the value is invalid.
 int devices_per_gpu();
 
 }  // namespace shoal::cuda

@@ -10,8 +10,8 @@
 namespace shoal::cuda {
 namespace {
 
-/// With an abort callback, the launch loop waits for the stream after every kNodesAhead steps. So the host does not run
-/// far ahead of the GPU.
+/// With an abort callback, the launch loop waits for the stream after every kNodesAhead steps. So the host is at most
+/// kNodesAhead steps ahead of the GPU.
 constexpr size_t kNodesAhead = 16;
 
 bool runs(const Tensor& node) {
@@ -28,7 +28,7 @@ int id_of(const Tensor* node) {
   return node != nullptr ? node->id : -1;
 }
 
-/// Returns the range if the device can run it; throws otherwise.
+/// Returns `range`. Throws if the device cannot run a node of the range.
 const GraphRange& checked(const Device& device, const GraphRange& range) {
   check_supported(device, range);
   return range;

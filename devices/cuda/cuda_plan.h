@@ -39,7 +39,7 @@ class CudaPlan final : public GraphPlan {
   /// if no address has changed. Otherwise each CUDA graph is updated in place at its next run.
   void move_to(Graph& graph);
   /// Runs segments [first, last), on the launcher's thread. `recording`: whether the stream is already being captured.
-  /// With an abort callback, nodes are launched one by one. Throws Aborted or DeviceError.
+  /// With an abort callback, steps are launched one by one, without a CUDA graph. Throws Aborted or DeviceError.
   void run(const LaunchContext& context, int first, int last, bool recording, const AbortCallback& abort);
   /// Sets the name that a run of segments [first, last) has in a trace.
   void describe(int first, int last, TraceSpan& span) const;

@@ -4,10 +4,10 @@
 
 namespace shoal::cuda {
 
-/// Sets CUDA_DEVICE_MAX_CONNECTIONS=32 and CUDA_MODULE_LOADING=EAGER unless they are already set. The plug-in calls
-/// this function when the plug-in is loaded. If a program calls CUDA before it loads the plug-in, both variables must
-/// be set before the first CUDA call. This function changes the environment, so no other thread may read the
-/// environment concurrently.
+/// Sets CUDA_DEVICE_MAX_CONNECTIONS=32 and CUDA_MODULE_LOADING=EAGER, each only if the variable has no value yet. The
+/// plug-in calls this function when the plug-in is loaded. A program that calls CUDA before it loads the plug-in must
+/// set both variables before its first CUDA call. This function changes the environment, so no other thread may read
+/// the environment concurrently.
 void set_driver_environment();
 
 }  // namespace shoal::cuda

@@ -71,8 +71,8 @@ void run_sum_and_norm(const LaunchContext& context, Nodes nodes) {
                       view_of(found.product), eps_of(found.norm));
 }
 
-// The kernel of a product reads the prepared columns in the workspace until the kernel has written its last result. So
-// no result may overlap these columns.
+// The kernel of a product reads the prepared (converted) columns of b in the workspace until the kernel has written its
+// last result. So no result may overlap these columns.
 
 bool is_product(const Tensor& node) {
   return node.op == Op::kMulMat;
@@ -86,8 +86,8 @@ bool may_write(const Tensor& result, const Tensor& product) {
   return !overlap(result, *product.src[0]) && !overlap(result, *product.src[1]) && !is_on_workspace(result, product);
 }
 
-/// Whether the nodes are two products (gate and up) and the glu of both. Both products are mul_mat, or both are
-/// mul_mat_id.
+/// Whether the nodes are two products (gate and up) and the glu of the two products. The products are two mul_mat nodes
+/// or two mul_mat_id nodes.
 bool fits_gated_products(Nodes nodes, const Readers& readers) {
   const Tensor &gate = *nodes[0], &up = *nodes[1], &out = *nodes[2];
   const bool of_experts = gate.op == Op::kMulMatId;
@@ -102,13 +102,13 @@ void run_gated_products(const LaunchContext& context, Nodes nodes) {
   run(context, *nodes[0], *nodes[1], std::get<GluParams>(nodes[2]->params).kind, *nodes[2]);
 }
 
-/// Returns the operand that the binary node combines with `operand`.
+/// `operand` is one source of the binary node. Returns the other source.
 const Tensor& other_of(const Tensor& node, const Tensor& operand) {
   return node.src[0] == &operand ? *node.src[1] : *node.src[0];
 }
 /// Counts the leading nodes that compute a token's weighted sum of expert outputs (models/arch/experts.cpp). These
-/// nodes are mul_mat_id, the multiplication by the experts' weights, and the sum over experts. Returns 0 if the leading
-/// nodes compute something else.
+/// nodes are mul_mat_id, the multiplication by the router's weights, and two nodes that add up the experts (contiguous
+/// and sum_rows). Returns 0 if the leading nodes compute something else.
 size_t count_weighted_sum(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
   constexpr Op kOps[] = {Op::kMulMatId, Op::kMul, Op::kContiguous, Op::kSumRows};
   constexpr size_t kCount = std::size(kOps);
@@ -141,8 +141,8 @@ void run_product_and_sum(const LaunchContext& context, Nodes nodes) {
   mul_mat_add_run(context, *nodes[0], other_of(*nodes[1], *nodes[0]), *nodes[1]);
 }
 
-/// Whether the products can run together. No result may overlap a tensor that another product reads or writes. No
-/// tensor may overlap the workspace that holds the prepared columns.
+/// Whether the products can run together. The result of a product must not overlap a tensor that another product reads
+/// or writes. No tensor may overlap the workspace that holds the prepared columns.
 bool are_apart(Nodes nodes) {
   const std::vector<JoinedProduct> products = joined_products(nodes);
   const Tensor& last = *products.back().node;
@@ -158,9 +158,10 @@ bool are_apart(Nodes nodes) {
   });
 }
 
-/// Counts the leading nodes that are products with the same b. The addition of an addend may follow each product. The
-/// count ends before gated products. Returns 0 if there are fewer than two products. The columns of b are prepared
-/// once, in the workspace of the last product. No other tensor uses that workspace while the products run.
+/// Counts the leading nodes that are products with the same b. Each product may be followed by the addition of an
+/// addend, which is also counted. The count ends before gated products. Returns 0 if there are fewer than two products.
+/// The columns of b are prepared once, in the workspace of the last product. No other tensor uses that workspace while
+/// the products run.
 size_t count_products(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
   std::vector<size_t> ends{0};  // ends[i]: number of nodes of the first i products
   while (ends.back() < nodes.size()) {
@@ -191,8 +192,8 @@ size_t count_if(Nodes nodes, const Readers& readers, const GpuTraits&) {
   return nodes.size() >= kCount && fits(nodes, readers) ? kCount : 0;
 }
 
-/// fuse() uses the first pattern that matches. So several products with the same b take precedence over a single
-/// product with its addition.
+/// fuse() uses the first pattern that matches. So the pattern for several products with the same b precedes the pattern
+/// for one product and an addition.
 constexpr auto kPatterns = std::to_array<Pattern>({
     {count_if<3, fits_sum_and_norm>, run_sum_and_norm},
     {count_if<3, fits_gated_products>, run_gated_products},
@@ -223,20 +224,20 @@ Step fuse(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
 
 namespace {
 
-/// Returns the step's result if the step can write a record of this result, else nullptr.
+/// Returns the step's result if the step can write a record (8-bit copy) of this result, else nullptr.
 const Tensor* recordable(const Step& step, const GpuTraits& gpu) {
   const Tensor& result = *step.nodes.back();
   const bool is_norm = step.run == run_norm || step.run == run_sum_and_norm;
   const bool can = is_norm ? rms_norm_records(result, gpu) : result.op == Op::kAttention && attention_records(result);
   return can && result.elements() <= kMostRecorded ? &result : nullptr;
 }
-/// Whether a tensor is a single f32 column that fits in the record.
+/// Whether a tensor is a single f32 column that fits in a record (8-bit copy of a column, column_record.h).
 bool is_short_column(const Tensor& tensor) {
   return tensor.rows() == 1 && tensor.dtype == DType::kF32 && tensor.is_contiguous() &&
          tensor.elements() <= kMostRecorded;
 }
-/// Returns the record forms of this column that the fused nodes read. Returns no forms if the nodes read another
-/// tensor.
+/// Returns the forms in which the fused nodes read the record of `column`. Returns no forms if the nodes do not read
+/// `column`.
 ColumnForms forms_of(Nodes nodes, const Tensor& column, const GpuTraits& gpu) {
   const Tensor& first = *nodes.front();
   if (first.op != Op::kMulMat && first.op != Op::kMulMatId) return {};
@@ -245,14 +246,15 @@ ColumnForms forms_of(Nodes nodes, const Tensor& column, const GpuTraits& gpu) {
   return same ? mul_mat_forms(nodes, gpu) : ColumnForms{};
 }
 
-/// Forms in which a column's record is read. `all`: forms that at least one reader reads; `behind`: forms that the
-/// neighbour after the steps reads.
+/// Forms in which a column's record (8-bit copy) is read. `all`: forms that at least one reader reads; `behind`: forms
+/// that the node after the steps reads (Neighbours::behind).
 struct Taken {
   ColumnForms all, behind;
 };
 /// Sets `reads` of each step that multiplies by the column, so that the step reads the column's record. The search ends
-/// before the first step that could write another record, because a stream has memory for only one record. If no step
-/// could write a record, the neighbour after the steps also counts as a reader. Returns the forms that are read.
+/// before the first step that could write another record, because a stream has memory for only one record. If the
+/// search reaches the end of `steps`, the neighbour after the steps also counts as a reader. Returns the forms that are
+/// read.
 Taken take_record(const Tensor& column, std::span<Step> steps, Tensor* behind, const GpuTraits& gpu) {
   Taken taken;
   for (Step& step : steps) {

@@ -1,8 +1,8 @@
 // GpuTrace measures the work of a CUDA stream for a trace. GpuTrace records one event before each item of work and one
 // event after the item. When all work of the stream is done, GpuTrace reads the times of the events. One more event,
 // the anchor, maps these times to the host's clock. The anchor's time on that clock is accurate to a few microseconds.
-// All functions run on the launcher's thread unless noted. If a CUDA call fails, the trace lacks some spans. A failed
-// CUDA call has no other effect.
+// All functions except the constructor and the destructor run on the launcher's thread. If a CUDA call fails, the trace
+// lacks some spans. A failed CUDA call has no other effect.
 //
 //   stream   |begin| kernels of "step 0: nodes 0-18" |end||begin| all_reduce |end| ... done |anchor|
 //   host                                                                                   t1 .. t2: the anchor's time
@@ -28,7 +28,7 @@ class GpuTrace {
   /// `span` gets a name between the two calls.
   void begin(TraceSpan& span);
   void end(TraceSpan& span);
-  /// Whether the caller should wait for the stream, because many spans are pending.
+  /// True if many spans are pending. The caller should then wait for the stream and call resolve().
   bool is_full() const { return pending_.size() >= kMostPending; }
   /// Writes all pending spans to the trace row. All work of the stream must be done. Clears CUDA's last error.
   void resolve();
@@ -40,7 +40,7 @@ class GpuTrace {
   /// times have an error of a few microseconds.
   void put_behind(TraceSpan& span);
   static constexpr size_t kMostPending = 4096;
-  /// Waiting times below this number of ns are measurement noise and do not appear in the trace.
+  /// Waits that last less than this number of ns are measurement noise and do not appear in the trace.
   static constexpr int64_t kShortestWait = 2000;
 
   struct Pending {

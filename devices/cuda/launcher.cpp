@@ -243,14 +243,14 @@ bool Launcher::may_wait() {
   return !recording_;
 }
 
-// A host task runs when all earlier work of the stream is done. So the task keeps its place in the order of the stream,
-// and the task may block.
+// The launcher runs a host task when all earlier work of the stream is done, and starts later work when the task has
+// returned. So the task may block.
 void Launcher::start(const HostTask& task) {
   if (!may_wait()) return;
   try {
     start(FinishWork{true});
   } catch (...) {
-    failure_ = std::current_exception();  // run_task() tells the task about this failure (`failed`)
+    failure_ = std::current_exception();  // run_task() passes failed = true to the task
   }
   run_task(task);
 }
@@ -290,13 +290,13 @@ void Launcher::start(const SetWork& work) {
 // polled, and the driver may block launches of other threads. If the stream depends on such a launch, the call never
 // returns. So before the call, the launcher waits for the stream here and polls the watches.
 void Launcher::wait_before_reading(const void* to) {
-  if (has_polls() || is_pageable(to)) check(wait_for_stream(), name_, "finish its work");
+  if (has_polls() || is_pageable(to)) check(wait_for_stream(), name_, "finish queued work");
 }
 
 // A copy call that uses a staging buffer also waits for the stream, so the launcher waits here before this call. Small
 // copies go through the driver's queue instead.
 void Launcher::wait_before_writing(const void* from, size_t size) {
-  if (size > kMostUnstaged && is_pageable(from)) check(wait_for_stream(), name_, "finish its work");
+  if (size > kMostUnstaged && is_pageable(from)) check(wait_for_stream(), name_, "finish queued work");
 }
 
 void Launcher::start(const GetWork& work) {
@@ -328,7 +328,7 @@ void Launcher::start(const FinishWork& work) {
   if (!may_wait()) return;
   const cudaError_t status = wait_for_stream();
   if (!work.take_failure) return;
-  check(status, name_, "finish its work");
+  check(status, name_, "finish queued work");
   for (const auto& [owner, watch] : watches_) {
     if (watch.done) watch.done();
   }
@@ -393,7 +393,7 @@ void Launcher::stop_recording(const StopRecordingWork& work) {
 }
 
 void Launcher::start(const ReplayWork& work) {
-  check(cudaGraphLaunch(work.recording->exec(), context_.stream), name_, "launch a recording");
+  check(cudaGraphLaunch(work.recording->exec(), context_.stream), name_, "launch a recorded graph");
   if (has_polls()) check(progress_.mark(context_.stream), name_, "record an event");
 }
 

@@ -1,8 +1,8 @@
 // Launcher: the thread of a CUDA backend that passes work to the driver in order. The host only pushes work and never
 // waits for the driver. So the launchers feed the streams of several GPUs concurrently. If a driver or NCCL call blocks
 // the launcher of one rank, the other ranks continue. The launcher stores the first failure and then skips later work.
-// But the launcher still calls tasks, records marks and waits for marks, because other streams may depend on these
-// items. Items of work are plain data and allocate no memory.
+// But the launcher still calls tasks, and still records and awaits marks (positions in streams, mark.h), because other
+// streams may depend on these tasks and marks. Items of work are plain data and allocate no memory.
 //
 //   host      set x | run plan | record mark | ...          pushes and continues
 //   launcher  cudaMemcpyAsync, cudaGraphLaunch, cudaEventRecord, ...
@@ -107,7 +107,7 @@ class WaitingTime {
 class Launcher {
  public:
   /// Two callbacks of a component that launches its own kernels in the stream. The callbacks run on the launcher's
-  /// thread. Both callbacks may be empty. If a callback throws, the stream fails.
+  /// thread. Each callback may be empty. If a callback throws, the stream fails.
   struct Watch {
     /// Called repeatedly while the launcher waits for the stream or is idle. `stuck` is the time since the last
     /// progress of the stream (Progress). A callback that throws must first ensure that the stream's work ends.
@@ -132,7 +132,7 @@ class Launcher {
   void finish();
   /// Call this function only while nothing is queued.
   void set_abort_callback(AbortCallback callback) { abort_ = std::move(callback); }
-  /// Waits like finish(), then sets the row. nullptr stops tracing.
+  /// Waits like finish(), then sets the row that receives the trace. nullptr stops tracing.
   void set_trace(TraceRow* row);
   /// add_watch() and remove_watch() wait like finish(), then change the watches.
   void add_watch(const void* owner, Watch watch);
@@ -150,7 +150,8 @@ class Launcher {
   void keep_failure(cudaError_t status, std::string_view what);
   void wait_for_all();
 
-  // One overload for each type of work that is skipped after a failure. Called on the launcher's thread.
+  // start() has one overload for each type of work that is skipped after a failure. These functions run on the
+  // launcher's thread.
   void start(const HostTask& task);
   void start(const LaunchTask& task);
   void start(const ComputeWork& work);
@@ -170,7 +171,8 @@ class Launcher {
   bool may_wait();
   /// Polls the watches until the stream's work is done or `stop` returns true. Rethrows the exception of a watch.
   cudaError_t wait_for_stream(const std::function<bool()>& stop = {});
-  /// Polls the watches while idle, until the item of work with this number is queued.
+  /// While the launcher is idle, polls the watches until the stream's work is done or the item of work with this number
+  /// is queued.
   void keep_watch(uint64_t until);
 
   std::string name_;

@@ -1,6 +1,6 @@
 // Marks: positions in streams for which other streams or the host can wait. A Mark consists of a driver event and a
 // flag that states whether the launcher has recorded the event. Marks are pooled and never freed, so a wait for a mark
-// may outlive the backend that recorded it.
+// may outlive the backend that recorded the mark.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -2,7 +2,7 @@
 // with an empty OpKernel is not supported. supports_op() reads this table.
 //
 // run() queues kernels on the context's stream and returns. run() never waits, allocates or throws, because supports()
-// has rejected all nodes that run() cannot handle. run() may be called while the stream is captured into a CUDA graph,
+// has rejected all nodes that run() cannot compute. run() may be called while the stream is captured into a CUDA graph,
 // so the kernel arguments must stay valid for later runs of the plan. run() is not called for views and empty results.
 #pragma once
 
@@ -34,8 +34,8 @@ struct LaunchContext {
   /// every kernel of the stream.
   uint32_t* counters = nullptr;
   std::byte* record_memory = nullptr;  ///< memory for one record: kRecordBytes bytes
-  /// `writes`: forms in which the queued kernels record their result. `reads`: forms in which the queued kernels read
-  /// the record of their column.
+  /// A record is a column converted to 8-bit integers (column_record.h). `writes`: forms of the record that the queued
+  /// kernels write of their result. `reads`: forms of the record that the queued kernels read instead of the column.
   ColumnForms writes = {}, reads = {};
 
   ColumnRecord record(const ColumnForms& forms) const {
@@ -45,7 +45,7 @@ struct LaunchContext {
 
 struct OpKernel {
   void (*run)(const LaunchContext& context, Tensor& node) = nullptr;
-  /// Whether run() handles the node's dtypes, shapes and strides.
+  /// Whether run() supports the node's dtypes, shapes and strides.
   bool (*supports)(const Tensor& node) = nullptr;
   /// Number of scratch bytes (Tensor::workspace, aligned to 256). nullptr: no scratch memory.
   size_t (*workspace)(const Tensor& node, const GpuTraits& gpu) = nullptr;

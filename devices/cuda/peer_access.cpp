@@ -53,7 +53,7 @@ class Probe {
   }
   void copy_to(const Probe& other) {
     const CurrentGpu current(gpu_);
-    check(cudaMemcpyPeerAsync(other.words_, other.gpu_, words_, gpu_, kBytes, stream_), "copy to a peer");
+    check(cudaMemcpyPeerAsync(other.words_, other.gpu_, words_, gpu_, kBytes, stream_), "copy to a peer GPU");
     wait();
   }
   /// Returns the number of words that differ from the pattern of this seed.
@@ -62,7 +62,7 @@ class Probe {
     uint32_t* const count = words_ + kPatternWords;
     count_wrong_words(stream_, words, seed, count);
     uint32_t result = 0;
-    check(cudaMemcpyAsync(&result, count, sizeof result, cudaMemcpyDeviceToHost, stream_), "fetch a count");
+    check(cudaMemcpyAsync(&result, count, sizeof result, cudaMemcpyDeviceToHost, stream_), "read the error count");
     wait();
     return result;
   }
@@ -83,22 +83,22 @@ class Probe {
   uint32_t* words_ = nullptr;
 };
 
-/// Tests writes, copies and reads from GPU `from` in the memory of GPU `to`. Returns a description of the problem, or
-/// "" if all patterns are correct.
+/// Tests whether GPU `from` correctly writes, copies to, and reads the memory of GPU `to`. Returns a description of the
+/// problem, or "" if all patterns are correct.
 std::string try_out(int from, int to) {
   const uint32_t seed = static_cast<uint32_t>(from * 64 + to + 1) * 2;
   Probe here(from), there(to);
   here.write(there.words(), seed);
   const auto lie = [&](uint32_t wrong, std::string_view what) {
-    return fmt::format("GPU {} reports peer access to GPU {}, but {} of {} words {} are wrong", from, to, wrong,
-                       kPatternWords, what);
+    return fmt::format("GPU {} reports peer access to GPU {}, but {} of {} words that were {} are wrong", from, to,
+                       wrong, kPatternWords, what);
   };
-  if (const uint32_t wrong = there.wrong(there.words(), seed); wrong != 0) return lie(wrong, "that it wrote");
+  if (const uint32_t wrong = there.wrong(there.words(), seed); wrong != 0) return lie(wrong, "written");
   here.write(here.words(), seed + 1);
   here.copy_to(there);
-  if (const uint32_t wrong = there.wrong(there.words(), seed + 1); wrong != 0) return lie(wrong, "that it copied");
+  if (const uint32_t wrong = there.wrong(there.words(), seed + 1); wrong != 0) return lie(wrong, "copied");
   there.write(there.words(), ~seed);
-  if (const uint32_t wrong = here.wrong(there.words(), ~seed); wrong != 0) return lie(wrong, "that it read");
+  if (const uint32_t wrong = here.wrong(there.words(), ~seed); wrong != 0) return lie(wrong, "read");
   return "";
 }
 

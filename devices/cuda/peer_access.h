@@ -12,8 +12,8 @@
 
 namespace shoal::cuda {
 
-/// Lets copies and the kernels of `gpu` use the memory of `peer`, including memory from the pool of `peer`. Also
-/// succeeds if other code of the process has already turned on this access.
+/// Lets kernels and copies of `gpu` use the memory of `peer`, including memory from the pool of `peer`. Also succeeds
+/// if other code of the process has already turned on this access.
 cudaError_t turn_on_peer_access(int gpu, int peer);
 /// Turns off the access of `gpu` to the memory of `peer`. Later copies between the two GPUs go through the host.
 void turn_off_peer_access(int gpu, int peer);
@@ -35,7 +35,7 @@ std::vector<std::string> peer_problems(std::span<const int> gpus);
 
 // Kernels of the test (peer_kernels.cu).
 
-inline constexpr int kPatternWords = 1 << 15;  ///< 128 KiB: two small pages
+inline constexpr int kPatternWords = 1 << 15;  ///< 128 KiB, which is two pages of 64 KiB
 /// Fills `words` with a pattern that differs for every word and every seed.
 void write_pattern(cudaStream_t stream, uint32_t* words, uint32_t seed);
 /// Counts the words that differ from the pattern, and adds their number to *wrong.

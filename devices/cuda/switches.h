@@ -12,9 +12,8 @@ struct SwitchedOff {
   bool early = false;   ///< launch_early() works like launch()
   bool wgmma = false;   ///< tiles use mma.sync even on compute capability 9.0
   bool stream = false;  ///< products with one column do not use the kernels of mul_mat_stream.h
-  bool fuse = false;    ///< every node is a separate step (fusion.h), and no all_reduce includes the norm that follows
-                        ///< it
-  bool p2p_product = false;  ///< no all_reduce includes the product that precedes it
+  bool fuse = false;    ///< every node is a separate step (fusion.h), and no all_reduce includes the following norm
+  bool p2p_product = false;  ///< no all_reduce includes the preceding product
   bool graphs = false;       ///< kernels are launched one by one
 
   bool operator==(const SwitchedOff&) const = default;

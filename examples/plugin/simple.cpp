@@ -1,7 +1,7 @@
 // The family "SIMPLE" with one device, SIMPLE0. The device computes with plain loops on its own thread and runs only a
-// few ops on f32 tensors. Everything else is complete: an asynchronous stream, events, host tasks, plans in segments,
-// an abort callback. Like the memory of a GPU, the memory of this device is not accessible to other devices (is_host is
-// false).
+// few ops on f32 tensors. All other features are complete: an asynchronous stream, events, host tasks, plans in
+// segments, and an abort callback. As with a GPU, the memory of this device is not accessible to other devices (is_host
+// is false).
 #include <cmath>
 #include <condition_variable>
 #include <cstring>
@@ -23,7 +23,7 @@ namespace {
 using namespace shoal;
 using Index = std::array<int64_t, kMaxDims>;
 
-// Ops: loops over the indices of the result.
+// Ops: each kernel loops over the indices of the result.
 
 template <class F>
 void for_each(const Shape& n, F&& f) {
@@ -185,7 +185,7 @@ class SimpleBackend final : public Backend {
     return true;
   }
   bool set_abort_callback(AbortCallback callback) override {
-    stream_.mark().wait();  // does not throw: a failure stays stored for synchronize()
+    stream_.mark().wait();  // does not throw; synchronize() throws a stored failure later
     stop_ = std::move(callback);
     return true;
   }
@@ -209,7 +209,7 @@ class SimpleBackend final : public Backend {
   void copy_bytes(void* to, const void* from, size_t size) {
     if (size > 0) push([=] { std::memcpy(to, from, size); });
   }
-  /// The buffer and its tensor may be destroyed before the work runs.
+  /// Throws in the stream if the buffer was freed or reset before the work runs.
   void access(const char* what, const Tensor& x, std::function<void()> work) {
     push([what, memory = x.buffer->ref(), work = std::move(work)] {
       const HeldBuffer held(memory);
@@ -240,7 +240,8 @@ class SimpleEvent final : public Event {
   void wait(Backend& backend) override {
     for (Backend* member : backend.members()) wait(*member);
     if (!mark_.valid() || !backend.members().empty()) return;
-    // The event may be destroyed before the wait is over. enqueue_for() keeps this family loaded.
+    // The event may be destroyed before the wait is over, so the lambda has its own copy of mark_. enqueue_for() keeps
+    // this family loaded until the wait is over.
     if (!enqueue_for(device_, backend, [mark = mark_] { mark.wait(); })) synchronize();
   }
   void synchronize() override {

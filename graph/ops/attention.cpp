@@ -51,9 +51,9 @@ void infer::merge_attention(Tensor& node) {
   const Tensor &parts = *node.src[0], &lse = *node.src[1];
   expect.dtype(0, {DType::kF32});
   expect.dtype(1, {DType::kF32});
-  expect(parts.shape[0] > 0, "rows of values followed by their lse, got {} elements", parts.shape[0]);
+  expect(parts.shape[0] > 0, "rows with at least 1 element (the lse), got {} elements", parts.shape[0]);
   expect.shape(1, {lse.shape[0], parts.shape[1], parts.shape[2], 1});
-  expect(lse.shape[0] >= parts.shape[3], "the lse of at least {} parts, got the lse of {}", parts.shape[3],
+  expect(lse.shape[0] >= parts.shape[3], "lse values for at least {} parts, got {} parts", parts.shape[3],
          lse.shape[0]);
   node.dtype = DType::kF32;
   node.shape = {parts.shape[0] - 1, parts.shape[1], parts.shape[2], 1};

@@ -22,7 +22,7 @@ void expect_counts(const Expect& expect, DType dtype, const CollectiveParams& pa
   }
 }
 
-/// Returns the number of ranks n if there are n * n counts.
+/// Returns n, the number of ranks, if `counts` is n * n. If `counts` is not a square, n is rounded up.
 int pairwise_ranks(size_t counts) {
   size_t ranks = 0;
   while (ranks * ranks < counts) ++ranks;
@@ -41,7 +41,7 @@ void infer::collective(Tensor& node) {
   node.dtype = x.dtype;
   if (kind.counts(1) == 0) {
     expect(params.rank >= 0, "a rank >= 0, got {}", params.rank);
-    expect(params.counts.empty(), "no counts, got {} of them", params.counts.size());
+    expect(params.counts.empty(), "no counts, got a list of length {}", params.counts.size());
     node.shape = x.shape;
     return;
   }

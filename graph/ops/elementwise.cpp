@@ -18,8 +18,8 @@ void infer::binary(Tensor& node) {
   for (int axis = 0; axis < kMaxDims; ++axis) {
     const int64_t from_a = a.shape[axis];
     const int64_t from_b = b.shape[axis];
-    expect(from_a == from_b || from_a == 1 || from_b == 1, "equal lengths or 1 on axis {}, got {} and {}", axis, from_a,
-           from_b);
+    expect(from_a == from_b || from_a == 1 || from_b == 1, "equal lengths or a length of 1 on axis {}, got {} and {}",
+           axis, from_a, from_b);
     node.shape[axis] = from_a == 1 ? from_b : from_a;
   }
 }
@@ -80,7 +80,7 @@ void infer::glu(Tensor& node) {
     expect.dtype(1, {gate.dtype});
     expect.shape(1, gate.shape);
   } else {
-    expect(gate.shape[0] % 2 == 0, "an even length of axis 0 of the fused gate and up, got {}", gate.shape[0]);
+    expect(gate.shape[0] % 2 == 0, "an even length of axis 0 of the fused gate/up tensor, got {}", gate.shape[0]);
     node.shape[0] /= 2;
   }
 }

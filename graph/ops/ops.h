@@ -67,8 +67,8 @@ Tensor* top_k(Graph& g, Tensor* x, int64_t k, std::string name = {});
 /// q f32 [d, t, h, z or 1]; k [d, s, h/g, z]; v [e, s, h/g, z] (k, v: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or
 /// iq4_nl); positions? i32 [t, z or 1]; mask? f32 or f16 [s, t], added to the scores; sinks? f32 [h] -> [e, h, t, z].
 /// The head axis follows axis 0, so the result can be reshaped to [e * h, t]. A query that sees no row gives zeros.
-/// With params.parts > 0 the result is [e + 1, h, t, z]. The extra last element of a row is its lse: the logarithm of
-/// the sum of e^score, sinks included; -inf if the query sees no row.
+/// With params.parts > 0 the result is [e + 1, h, t, z]. The extra last element of a row is the row's lse: the
+/// logarithm of the sum of e^score, including sinks. If the query sees no row, the lse is -inf.
 Tensor* attention(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* positions, Tensor* mask, Tensor* sinks,
                   AttentionParams params, std::string name = {});
 /// Merges attention results over parts of the rows (AttentionParams::parts) into the result over all rows.
@@ -79,9 +79,9 @@ Tensor* attention(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* positions, 
 Tensor* merge_attention(Graph& g, Tensor* parts, Tensor* lse, std::string name = {});
 
 /// Ops with a state process the tokens of a batch in order. positions i32 [t]: a token at position 0 starts a sequence,
-/// so earlier tokens and the state do not affect it. A token with a negative position is padding: its row is zeros, and
-/// the other tokens and the state do not depend on it. All sources except positions are f32; rows (axis 0) have no
-/// gaps. The result holds one row for each token, then the new state.
+/// so earlier tokens and the state do not affect this sequence. A token with a negative position is padding: its row of
+/// the result is zeros, and the padding does not affect other tokens or the state. All sources except positions are
+/// f32, and their rows (axis 0) are contiguous. The result holds one row for each token, then the new state.
 ///
 /// A causal convolution of each channel. x [c, t], weight [k, c], k >= 1, state [c, k - 1] -> [c, t + k - 1]. The state
 /// holds the k - 1 inputs before the batch, oldest first. Column i < t is the sum over j of weight[j] times the input
@@ -95,9 +95,9 @@ Tensor* causal_conv(Graph& g, Tensor* x, Tensor* weight, Tensor* state, Tensor* 
 Tensor* gated_delta(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* decay, Tensor* beta, Tensor* state,
                     Tensor* positions, GatedDeltaParams params, std::string name = {});
 
-/// Converts any dtype to any other (integers by value); the result is contiguous.
+/// Converts x from any dtype to any other dtype (integers by value). The result is contiguous.
 Tensor* cast(Graph& g, Tensor* x, DType dtype, std::string name = {});
-/// Copies x into a tensor without gaps.
+/// Copies x into a contiguous tensor.
 Tensor* contiguous(Graph& g, Tensor* x, std::string name = {});
 /// Concatenates at least one source along `axis`. All sources have the same dtype, and equal lengths on the other axes.
 Tensor* concat(Graph& g, std::vector<Tensor*> sources, int axis, std::string name = {});
@@ -108,7 +108,7 @@ Tensor* fill(Graph& g, FillParams params, std::string name = {});
 /// The same elements in the same order with another shape. x must be contiguous. One entry of `shape` may be -1; its
 /// length is computed.
 Tensor* reshape(Graph& g, Tensor* x, Shape shape, std::string name = {});
-/// Indices [begin, begin + length) of one axis.
+/// Selects the indices [begin, begin + length) of one axis.
 Tensor* slice(Graph& g, Tensor* x, SliceParams params, std::string name = {});
 Tensor* permute(Graph& g, Tensor* x, std::array<int, 4> axes, std::string name = {});
 /// Swaps axes 0 and 1.

@@ -37,9 +37,9 @@ struct IndexRange {
 };
 
 /// For get_rows, set_rows and mul_mat_id: the global indices of the rows (experts) of source 0. If there are no ranges,
-/// index i is row i. Otherwise source 0 holds the rows of the ranges in order: with {10,2},{40,3} its 5 rows are the
-/// global rows 10, 11, 40, 41, 42. An index outside the ranges gives zeros (get_rows, mul_mat_id) or is skipped
-/// (set_rows).
+/// index i is row i. Otherwise source 0 holds the rows of the ranges in order: with the ranges {10,2},{40,3}, the 5
+/// rows of source 0 are the global rows 10, 11, 40, 41, 42. An index outside the ranges gives zeros (get_rows,
+/// mul_mat_id) or is skipped (set_rows).
 struct SelectParams {
   std::vector<IndexRange> ranges;
   static constexpr auto fields() { return std::tuple(Param{"ranges", &SelectParams::ranges}); }
@@ -95,13 +95,13 @@ struct SoftMaxParams {
 /// The pairs of elements of a row that rope rotates.
 enum class RopeMode : uint8_t {
   kNeighbours,  ///< (2i, 2i+1): llama models in GGUF files
-  kHalves,      ///< (i, i + dims/2): "neox"
+  kHalves,      ///< (i, i + dims/2): the mode "neox" of llama.cpp
   kCount
 };
 /// The angle of pair i at position p is p * base^(-2i/dims) / freq_factors[i], scaled as in YaRN (Peng et al. 2023).
 /// YaRN multiplies the angle by freq_scale. For a range of pairs, ext_factor blends the scaled angle with the unscaled
-/// angle. Within original_context, the first pair of the range makes beta_fast rotations, and the last pair makes
-/// beta_slow rotations. `truncate` rounds the ends of this range outwards to whole pairs.
+/// angle. Over original_context positions, the first pair of the range makes beta_fast rotations, and the last pair
+/// makes beta_slow rotations. `truncate` rounds the ends of this range outwards to whole pairs.
 struct RopeParams {
   int64_t dims = 0;  ///< the elements [offset, offset + dims) are rotated, the other elements are copied
   int64_t offset = 0;
@@ -135,8 +135,8 @@ struct AttentionParams {
   bool causal = false;   ///< needs positions: query t sees the kv rows s <= positions[t]
   int64_t window = 0;    ///< if w > 0 (needs positions), query t sees only the rows s > positions[t] - w
   /// If n > 0, the rows of a sequence are divided into n parts, and each batch of k holds one of these parts.
-  /// merge_attention merges the results of the parts. Each row of the result has one more element, the logarithm of the
-  /// sum of e^score.
+  /// merge_attention merges the results of the parts. Each row of the result then has an additional element, the
+  /// logarithm of the sum of e^score.
   int64_t parts = 0;
   static constexpr auto fields() {
     return std::tuple(Param{"scale", &AttentionParams::scale}, Param{"softcap", &AttentionParams::softcap},
@@ -163,7 +163,8 @@ struct ConcatParams {
 };
 
 struct RepeatParams {
-  std::array<int64_t, 4> shape{1, 1, 1, 1};  ///< result shape; each axis is a multiple of the source's axis
+  std::array<int64_t, 4> shape{1, 1, 1, 1};  ///< result shape; each length is a multiple of the source's length on the
+                                             ///< same axis
   static constexpr auto fields() { return std::tuple(Param{"shape", &RepeatParams::shape}); }
 };
 
@@ -184,7 +185,7 @@ struct ReshapeParams {
 
 struct SliceParams {
   int axis = 0;
-  int64_t begin = 0;  ///< in elements; a multiple of the block size along axis 0 of a quantised tensor
+  int64_t begin = 0;  ///< in elements; on axis 0 of a quantised tensor, a multiple of the block size
   int64_t length = 0;
   static constexpr auto fields() {
     return std::tuple(Param{"axis", &SliceParams::axis}, Param{"begin", &SliceParams::begin},

@@ -1,5 +1,5 @@
-// Products, table lookups and cache writes: see graph/ops/ops.h. A set_rows aliases the cache, so that later nodes that
-// read its result see the new rows.
+// Products, table lookups and cache writes: see graph/ops/ops.h. The result of set_rows aliases the cache, so that
+// later nodes that read this result see the new rows.
 #include "graph/ops/infer.h"
 #include "graph/ops/ops.h"
 
@@ -74,7 +74,7 @@ void infer::set_rows(Tensor& node) {
   expect.dtype(1, {DType::kF32});
   expect.dtype(2, {DType::kI32, DType::kI64});
   expect(rows.storage() != cache.storage(),
-         "rows outside the cache, got a view of the cache, which this op changes: copy the view first (contiguous)");
+         "no view of the cache as rows, because this op changes the cache: copy the view first (contiguous)");
   expect.shape(1, {cache.shape[0], rows.shape[1], cache.shape[2], cache.shape[3]});
   expect.shape(2, {rows.shape[1], 1, 1, 1});
   expect.select(params_of<SelectParams>(node), 1);

@@ -12,9 +12,9 @@ void resolve_inferred_axis(const infer::Expect& expect, const Tensor& x, Shape& 
   if (inferred == shape.end()) return;
   Shape known = shape;
   known[inferred - shape.begin()] = 1;
-  expect(infer::addressable(DType::kI32, known), "lengths >= 0, except at most one -1, got {}", fmt::join(shape, ", "));
+  expect(infer::addressable(DType::kI32, known), "lengths >= 0 and at most one -1, got {}", fmt::join(shape, ", "));
   const int64_t elements = known[0] * known[1] * known[2] * known[3];
-  expect(elements > 0, "no axis of length 0 in addition to the inferred axis, got {}", fmt::join(shape, ", "));
+  expect(elements > 0, "no axis of length 0 if another axis is inferred (-1), got {}", fmt::join(shape, ", "));
   expect(x.elements() % elements == 0, "a multiple of {} elements for the shape {}, got {}", elements,
          fmt::join(shape, ", "), x.elements());
   *inferred = x.elements() / elements;

@@ -1,11 +1,11 @@
-// Memory layout of the quantised blocks of GGUF files. Plain data without functions, so that files compiled for a
-// special instruction set may include this header. All fields are little endian. Blocks have an alignment of at most 2.
-// The alignment of mxfp4 is 1: its blocks have 17 bytes, so its rows begin at any address.
+// Memory layout of the quantised blocks of GGUF files. The structs are plain data without functions, so that files
+// compiled for a special instruction set may include this header. All fields are little endian. Blocks have an
+// alignment of at most 2. The alignment of mxfp4 is 1: its blocks have 17 bytes, so its rows begin at any address.
 //
-// A block of 32 elements has an f16 scale (in some types also an f16 minimum), or a power of two as scale. A block of
-// 256 elements ("K", and iq4_xs) consists of sub-blocks of 16 or 32 elements. Each sub-block has a small integer as
-// scale (in some types also a small integer as minimum). The block's f16 factors `scale` (and `min_scale`) multiply
-// these integers.
+// A block of 32 elements has an f16 scale (in some types also an f16 minimum), or a scale that is a power of two. A
+// block of 256 elements ("K", and iq4_xs) consists of sub-blocks of 16 or 32 elements. Each sub-block has a small
+// integer as scale (in some types also a small integer as minimum). The block's f16 factors `scale` (and `min_scale`)
+// multiply these integers.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ inline constexpr int kSuperBlock = 256;
 /// block, the number of elements that share a scale, and the formula from code to element. A code is an unsigned number
 /// of kBits bits, or a signed byte if kBits is 8:
 ///
-///   element = scale * (code - kOffset) + add        (add is 0 without kAdds)
+///   element = scale * (code - kOffset) + add        (if kAdds is false, add is 0)
 template <int kElements_, int kGroup_, int kBits_, int kOffset_, bool kAdds_>
 struct Format {
   static_assert(kElements_ != kBlock || kBits_ == 4 || kBits_ == 5 || kBits_ == 8);  // the kBits that kernels support
@@ -147,15 +147,15 @@ struct BlockIQ4_XS : Format<kSuperBlock, 32, 4, 0, false>, IQ4Levels {
 };
 
 /// The coded types: element = scale * factor * kUnit * code. Each group has a small integer factor; codes are signed
-/// bytes. codes.inc decodes them. The comments below use these terms: an index selects a codebook entry of 4 or 8
-/// elements (grids.h). A set sign bit makes an element negative. If eight elements have only seven sign bits, the
+/// bytes. codes.inc decodes these types. The comments below use these terms: an index selects a codebook entry of 4 or
+/// 8 elements (grids.h). A set sign bit makes an element negative. If eight elements have only seven sign bits, the
 /// eighth sign makes the number of negative elements even. s is a stored integer, and the factor is 2 s + 1.
 template <int kElements_, int kGroup_>
 struct Coded : Format<kElements_, kGroup_, 8, 0, false> {
   static constexpr float kUnit = 1;
 };
 
-/// 64 bits for every 32 elements: four indices (8 bits each) of 8-element entries, four groups of seven sign bits, and
+/// Every 32 elements have 64 bits: four indices (8 bits each) of 8-element entries, four groups of seven sign bits, and
 /// s (4 bits).
 struct BlockIQ2_XXS : Coded<kSuperBlock, 32> {
   static constexpr float kUnit = 0.125f;
@@ -163,7 +163,7 @@ struct BlockIQ2_XXS : Coded<kSuperBlock, 32> {
   uint8_t codes[64];
 };
 
-/// For every 8 elements: an index (9 bits) and seven sign bits. `scales` holds a nibble s for every 16 elements, low
+/// Every 8 elements have an index (9 bits) and seven sign bits. `scales` holds a nibble s for every 16 elements, low
 /// nibble first.
 struct BlockIQ2_XS : Coded<kSuperBlock, 16> {
   static constexpr float kUnit = 0.125f;
@@ -172,7 +172,7 @@ struct BlockIQ2_XS : Coded<kSuperBlock, 16> {
   uint8_t scales[8];
 };
 
-/// For every 8 elements: the low 8 bits of an index, 8 sign bits, and the high 2 bits of the index. s is stored as in
+/// Every 8 elements have the low 8 bits of an index, 8 sign bits, and the high 2 bits of the index. s is stored as in
 /// BlockIQ2_XS.
 struct BlockIQ2_S : Coded<kSuperBlock, 16> {
   static constexpr float kUnit = 0.125f;
@@ -192,7 +192,7 @@ struct BlockIQ3_XXS : Coded<kSuperBlock, 32> {
   uint8_t signs[32];
 };
 
-/// For every 4 elements: the low 8 bits of an index, and its ninth bit in `high`. `scales` holds a nibble s for every
+/// Every 4 elements have the low 8 bits of an index, and its ninth bit in `high`. `scales` holds a nibble s for every
 /// 32 elements.
 struct BlockIQ3_S : Coded<kSuperBlock, 32> {
   uint16_t scale;
@@ -222,8 +222,10 @@ struct BlockIQ1_M : Coded<kSuperBlock, 16> {
   uint16_t scales[4];
 };
 
-/// Elements -1 .. 1 as trits. A byte encodes 5 trits (4 in `fours`) as a number n < 243, scaled by 256 / 243. The trits
-/// of a byte, highest first, belong to elements at a stride of 32 (first 32 bytes), 16 (next 16 bytes) or 4 (`fours`).
+/// The elements are trits with the values -1, 0 and 1. A byte of `fives` encodes 5 trits, and a byte of `fours` encodes
+/// 4 trits. The trits form a number n < 243, which is scaled by 256 / 243. The trits of a byte, highest first, belong
+/// to elements at a stride. The stride is 32 for the first 32 bytes of `fives`, 16 for the last 16 bytes of `fives`,
+/// and 4 for `fours`.
 struct BlockTQ1_0 : Coded<kSuperBlock, 32> {
   uint8_t fives[48];
   uint8_t fours[4];
@@ -237,9 +239,9 @@ struct BlockTQ2_0 : Coded<kSuperBlock, 32> {
 };
 
 /// Four sub-blocks of 16 elements: element = scale * kLevels[q] / 2. Scales have four exponent bits and three mantissa
-/// bits (UE4M3). If these bits are read as an f16, the value is the scale times 2^-8. Each sub-block has 8 bytes: byte
-/// j holds elements j and j + 8. Files store an additional factor for each tensor. This factor multiplies the results
-/// of the tensor's mul_mat.
+/// bits (UE4M3). If these bits are shifted left by 7 and read as an f16, the value is the scale times 2^-8. Each
+/// sub-block has 8 bytes: byte j holds elements j and j + 8. Files store an additional factor for each tensor. This
+/// factor multiplies the results of the tensor's mul_mat.
 struct BlockNVFP4 : Coded<64, 16>, E2M1Levels {
   static constexpr float kUnit = 128;
   uint8_t scales[4];

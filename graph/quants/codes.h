@@ -1,4 +1,4 @@
-// The functions of codes.inc for the host, outside of kernels.
+// Provides the functions of codes.inc for host code outside of kernels.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct BlockBytes {
   }
 };
 
-/// Code j of eight.
+/// Returns code j of the eight codes.
 inline int code_at(Codes codes, int j) {
   return static_cast<int8_t>((j < 4 ? codes.low : codes.high) >> (j % 4 * 8));
 }

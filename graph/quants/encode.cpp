@@ -29,7 +29,7 @@ void put(Block& block, const int (&codes)[kBlock]) {
 
 template <class Block>
 void encode(const float* x, Block& block) {
-  static_assert(!kHasLevels<Block>, "a type with levels needs its own encode()");
+  static_assert(!kHasLevels<Block>, "a dtype whose codes index a value table needs an overload of encode()");
   float least = 0;
   int low = -Block::kOffset, high = low + (1 << Block::kBits) - 1;
   if constexpr (Block::kAdds) {
@@ -47,7 +47,7 @@ void encode(const float* x, Block& block) {
 }
 
 void encode(const float* x, BlockQ8_0& block) {
-  float largest = 0;  // the largest magnitude, or NaN if there is a NaN
+  float largest = 0;  // the largest magnitude, or NaN if an element is NaN
   for (int i = 0; i < kBlock; ++i) {
     const float size = std::fabs(x[i]);
     if (size > largest) largest = size;
@@ -81,7 +81,7 @@ int nearest_mxfp4(float x) {
   return code > 0 && x < 0 ? code + 8 : code;
 }
 
-/// x / 2^(scale - 128). Multiplies twice, because the power may exceed the largest float.
+/// x / 2^(scale - 128). Multiplies twice, because 2^(128 - scale) may exceed the largest float.
 float in_units(float x, int scale) {
   return x * std::bit_cast<float>(static_cast<uint32_t>(254 - scale) << 23) * 2.0f;
 }
@@ -97,7 +97,8 @@ float error_with(const float* x, int scale) {
 }
 
 /// The smallest scale with which no element exceeds the largest level. Half of that scale clips the largest elements
-/// but doubles the resolution. This half scale is used if its error is smaller.
+/// but doubles the resolution. The function returns the half scale if its error is smaller than the error of the full
+/// scale.
 int mxfp4_scale(const float* x) {
   uint32_t largest = 0;  // bits of the largest magnitude
   for (int i = 0; i < kBlock; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);

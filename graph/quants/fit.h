@@ -1,6 +1,7 @@
-// Scale searches of the quantisers: find the scale with the smallest squared error for a few elements. The first scale
-// of a search maps the extreme element to the lowest level. The search tries scales near the first scale, and solves
-// least squares for the integers of each of these scales.
+// The quantisers' search for a scale: finds the scale with the smallest squared error for a few elements. The first
+// scale of a search maps the extreme element to the lowest level. The search tries scales near the first scale. For
+// each of these scales, the search rounds the elements to integers and solves least squares for the best scale with
+// these integers.
 #pragma once
 
 #include <cmath>

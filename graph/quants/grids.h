@@ -1,6 +1,6 @@
 // The codebooks of the IQ types as byte tables. An entry is a word of four or eight bytes. The first element is in the
 // lowest byte. This header has only data and compile-time functions, so files compiled for a special instruction set
-// may include it.
+// may include this header.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@ struct Grid {
 
 namespace grids {
 
-/// The possible values of an entry's elements. They are magnitudes. In iq1_s, they are 8 g + 8 with g in -1 .. 1.
+/// The possible values of an entry's elements. The values are magnitudes. In iq1_s, the values are 8 g + 8 with g = -1,
+/// 0 or 1.
 inline constexpr uint8_t kIQ2Levels[] = {8, 25, 43};
 inline constexpr uint8_t kIQ3XXSLevels[] = {4, 12, 20, 28, 36, 44, 52, 62};
 inline constexpr uint8_t kIQ3SLevels[] = {1, 3, 5, 7, 9, 11, 13, 15};

@@ -1,6 +1,6 @@
 // Converts every quantised type to f32, and f32 to the types with blocks of 32 elements. The functions have the
 // signatures of the traits table (graph/dtype.cpp). n is a multiple of the block size. Non-finite inputs give
-// unspecified values, never a fault.
+// unspecified values but cause no fault.
 #pragma once
 
 #include <cstdint>

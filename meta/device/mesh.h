@@ -30,7 +30,7 @@ class Mesh {
   bool is_in(int process) const;
   /// Processes of the group that have no rank.
   const std::vector<int>& processes_without_rank() const { return processes_without_rank_; }
-  /// Names of all members, equal in every process.
+  /// Names of the devices of all ranks. Every process gets the same names.
   std::vector<std::string> names() const;
 
  private:

@@ -90,7 +90,7 @@ std::string MetaBackend::name() const {
 void MetaBackend::set_row_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
   check_addends("set", shards);
-  release_held();  // held runs must start before a call below waits for a member
+  release_held();  // held runs (see Backend::hold) must start before a call below waits for a member
   if (shards.layout.is_partial()) return set_partial_async(shards, data, offset, size);
   const auto* bytes = static_cast<const std::byte*>(data);
   for (const size_t rank : mesh().own()) {
@@ -123,9 +123,9 @@ void MetaBackend::get_async_for(Backend& reader, const Tensor& tensor, void* dat
   require<InvalidArgument>(
       other != nullptr || mesh().processes_without_rank().empty(),
       "{} of {} cannot be sent to {}, which is not a meta device and may belong to another process; with "
-      "several processes, make a meta device of each device",
+      "several processes, wrap each device in a meta device",
       describe(tensor), name(), reader.name());
-  release_held();  // held runs must start before a call below waits for a member
+  release_held();  // held runs (see Backend::hold) must start before a call below waits for a member
   get_here_async(shards, data, offset, size);
   if (mesh().processes_without_rank().empty() || other == this || size == 0) return;
   const std::span bytes(static_cast<std::byte*>(data), size);
@@ -137,8 +137,8 @@ void MetaBackend::get_async_for(Backend& reader, const Tensor& tensor, void* dat
   }
 }
 
-// This function is needed only if a cache is divided between processes, and only for views of this cache. Plans make
-// all other results whole on every rank.
+// This function is needed only for views of a cache that is divided between processes. Plans make all other results
+// whole on every rank.
 bool MetaBackend::reads_at_once(const Tensor& tensor, void* data, size_t offset, size_t size) {
   if (!mesh().spans() || shards_of(tensor).layout.is_mirrored()) return false;
   synchronize();
@@ -229,7 +229,7 @@ void MetaBackend::get_partial_async(const Shards& shards, void* data, size_t off
     own.finished = true;
   };
   if (enqueue({finish, &read, nullptr})) return;
-  // If the streams cannot run this task in order, the host waits for all streams.
+  // If the streams cannot run `finish` in order, the host waits for all streams.
   for (Backend* member : streams_) member->synchronize();
   read.sum.finish(data);
 }
@@ -370,7 +370,7 @@ std::string MetaBackend::abandon_late_ranks(TimeoutReport& report) {
 }
 
 // This function waits for every member, even if some members fail. A failure of one rank makes the collectives of the
-// other ranks fail with CommError. So a failure of any other type is the original cause.
+// other ranks fail with CommError. So a failure that is not a CommError is the original cause.
 void MetaBackend::synchronize() {
   release_held();
   const std::string late = std::exchange(has_run_collectives_, false) ? watch_members() : "";
@@ -410,7 +410,7 @@ std::unique_ptr<GraphPlan> MetaBackend::create_plan(const GraphRange& range, con
   const auto lookup = [&](const Tensor& tensor) {
     const Shards* shards = find_shards(tensor);
     require<InvalidArgument>(shards == nullptr || &tensor.buffer->type().device() == &device,
-                             "{} is stored on {} and cannot be used on {}; copy it there", describe(tensor),
+                             "{} is stored on {} and cannot be used on {}; copy the tensor there", describe(tensor),
                              shards == nullptr ? "" : tensor.buffer->type().name(), device.name());
     return shards;
   };
@@ -441,7 +441,7 @@ void MetaBackend::compare(const Plan& plan) {
   for (int process = 1; process < group.size(); ++process) {
     if (digests[static_cast<size_t>(process)] == digests[0]) continue;
     group.fail(
-        fmt::format("{} and {} planned {} in different ways; use the same version of shoal, the same options and "
+        fmt::format("{} and {} made different plans of {}; use the same version of shoal, the same options and "
                     "the same kind of devices in all processes",
                     group.describe(0), group.describe(process), plan.graph_name));
   }

@@ -31,8 +31,8 @@ class MetaBackend final : public Backend {
   void set_2d_async(Tensor& tensor, const void* data, size_t host_stride, const Rows& rows) override;
   void get_2d_async(const Tensor& tensor, void* data, size_t host_stride, const Rows& rows) override;
   void get_async_for(Backend& reader, const Tensor& tensor, void* data, size_t offset, size_t size) override;
-  /// If both tensors have the same layout, each shard is copied directly. Otherwise the copy is made as on any other
-  /// backend.
+  /// If both tensors have the same layout, each shard is copied directly. Otherwise Backend::copy_async() makes the
+  /// copy.
   void copy_async(const Tensor& src, Backend& to, Tensor& dst) override;
   void hold() override;
   void release() override;
@@ -77,8 +77,8 @@ class MetaBackend final : public Backend {
   /// If another stream has reported a failure, the task makes its own stream fail. Returns false if a stream cannot run
   /// host tasks.
   bool pass_failure(size_t first, size_t last);
-  /// Lets all members start their held runs. Callers call this function before the host waits for a member, because
-  /// this member may wait for the other members in a collective.
+  /// Lets all members start the runs that they hold (Backend::hold). Callers call this function before the host waits
+  /// for a member, because this member may wait for the other members in a collective.
   void release_held();
   /// Waits until all members are idle. The backend calls this function after runs with collectives. A timeout occurs if
   /// some, but not all, members compute and no work ends within the time limit. The remaining members are idle or, on
@@ -86,8 +86,8 @@ class MetaBackend final : public Backend {
   /// program is notified. Returns the message of the timeout, or "".
   std::string watch_members();
   std::string abandon_late_ranks(TimeoutReport& report);
-  /// If a process can read the tensor alone, this function reads nothing and returns false. Otherwise this function
-  /// synchronizes, and all processes read the tensor together.
+  /// If each process can read the tensor alone (one process, or a mirrored tensor), this function reads nothing and
+  /// returns false. Otherwise this function synchronizes, and all processes read the tensor together.
   bool reads_at_once(const Tensor& tensor, void* data, size_t offset, size_t size);
   /// Queues the read of the shards in this process. Returns false if this process has no rank.
   bool get_here_async(const Shards& shards, void* data, size_t offset, size_t size);

@@ -37,7 +37,7 @@ MetaState::MetaState(MetaDevice& device, std::string name, Mesh mesh)
 
 MetaDevice& MetaState::device() const {
   if (owner == nullptr) {
-    fail<InvalidArgument>("the device {} has been destroyed; keep it as long as its backends and buffers are used",
+    fail<InvalidArgument>("the device {} has been destroyed; destroy the device after its backends and its buffers",
                           name);
   }
   return *owner;
@@ -56,7 +56,8 @@ size_t MetaBufferType::alignment() const {
   return alignment;
 }
 
-// Memory is allocated when tensors are placed. This call refuses only a size that exceeds all free memory.
+// Memory is allocated when tensors are placed. This function only refuses a size larger than the free memory of all
+// members together.
 std::unique_ptr<Buffer> MetaBufferType::allocate(size_t size) {
   const size_t free = device().memory().free;
   require<OutOfMemory>(size <= free, "[{}] out of memory: {} requested, {} free on {} devices together", name(),
@@ -194,7 +195,7 @@ void MetaBuffer::do_alias(Tensor& tensor, const Tensor& placed) {
 
 void MetaBuffer::do_unplace(Tensor& tensor) {
   require<InvalidArgument>(state_->store.find(tensor) == nullptr,
-                           "[unplace {}] the tensor was placed here and owns its shards; reset or free the buffer",
+                           "[unplace {}] the tensor owns its shards in this buffer; reset or free the buffer",
                            tensor.name);
   shards_.erase(&tensor);
   names_.erase(&tensor);
@@ -408,8 +409,8 @@ void check_addends(std::string_view what, const Shards& shards) {
     const Tensor& addend = *shards.local[rank];
     if (addend.buffer != nullptr || addend.empty()) continue;
     fail<InvalidArgument>(
-        "[{} {}] rank {} has no addend of this sum, because the rank has no experts; make the tensor an output of "
-        "its graph",
+        "[{} {}] rank {} has no addend of this partial sum, because the rank has no experts; make the tensor an "
+        "output of its graph",
         what, addend.name, rank);
   }
 }

@@ -76,10 +76,11 @@ class MetaBuffer final : public Buffer {
   void bind(Tensor& tensor, Shards shards);
   /// Removes the entry of a bound tensor, which may no longer exist.
   void unbind(const Tensor* tensor) { shards_.erase(tensor); }
-  /// Copies and returns true if `src` is in host memory, if both tensors have the same layout, or if `dst` is mirrored.
-  /// Otherwise returns false.
+  /// Copies and returns true if `src` is in host memory, or if both tensors have the same layout, or if `dst` is
+  /// mirrored and `src` is not on a meta device. Otherwise returns false.
   bool copy_tensor(const Tensor& src, Tensor& dst) override;
-  /// Copies and returns true if `dst` is in host memory or `src` is mirrored. Otherwise returns false.
+  /// Copies and returns true if `dst` is in host memory, or if `src` is mirrored and every process has a rank.
+  /// Otherwise returns false.
   bool copy_to(const Tensor& src, Tensor& dst) override;
   /// Keeps `part`, a buffer of a member, alive as long as this buffer.
   void keep(int rank, std::shared_ptr<Buffer> part);
@@ -103,8 +104,9 @@ class MetaBuffer final : public Buffer {
   void do_unplace(Tensor& tensor) override;
 
  private:
-  /// Implements do_get() for partial sums, for meshes that span processes, and for processes without a rank. Each
-  /// process sends its bytes to all other processes.
+  /// Implements do_get() for partial sums, for meshes that span processes, and for processes without a rank. If the
+  /// tensor is mirrored and every process has a rank, each process reads its own shard. Otherwise each process sends
+  /// its bytes to all other processes.
   void get_everywhere(const Shards& shards, void* data, size_t offset, size_t size);
   /// Broadcasts the bytes of rank `rank` from its process to all other processes.
   void hand_out(size_t rank, std::span<std::byte> bytes) const;
@@ -116,8 +118,9 @@ class MetaBuffer final : public Buffer {
 
   std::shared_ptr<MetaState> state_;
   std::unordered_map<const Tensor*, Shards> shards_;
-  /// Views and aliases of tensors placed here, with the graphs that own their local views. An alias shares the graphs
-  /// of its view. The tensors may no longer exist, for example after the graph of a view was destroyed.
+  /// Each key is a view or an alias of a tensor in this buffer. Each value is the list of graphs that own the local
+  /// views. An alias of a view shares the graphs of this view. The keys may no longer exist, for example after the
+  /// graph of a view was destroyed.
   std::unordered_map<const Tensor*, std::vector<std::shared_ptr<Graph>>> names_;
   /// Tensors that this buffer declared in the store. Such a tensor may no longer exist, and a new tensor may have its
   /// address.
@@ -135,7 +138,7 @@ const Shards* find_shards(const Tensor& tensor);
 /// products of experts if the rank has no experts. `what` names the call in the message, such as "set" or "get".
 void check_addends(std::string_view what, const Shards& shards);
 
-/// Sets bytes [offset, offset + size) of every addend except rank 0's addend to zero.
+/// Sets bytes [offset, offset + size) to zero in the addends of all ranks except rank 0.
 void zero_other_addends(const Shards& shards, size_t offset, size_t size);
 
 }  // namespace shoal::meta

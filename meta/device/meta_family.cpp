@@ -100,7 +100,8 @@ class MetaFamily final : public BackendReg {
     return find_in(table, name);
   }
 
-  /// Returns the device that divides rows by `shares`. Equal arguments return the same device.
+  /// Returns the meta device that splits axis 1 (rows) of tensors in the ratio `shares`. Equal arguments return the
+  /// same device.
   MetaDevice& row_split(std::vector<Device*> devices, std::vector<double> shares) {
     const std::lock_guard lock(mutex_);
     auto& device = row_splits_[{devices, shares}];

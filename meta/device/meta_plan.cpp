@@ -86,8 +86,9 @@ void MetaGraphPlan::compile() {
   }
 }
 
-/// Passes the forms of columns (PassedForms) between a rank's compiled step and the joined calls directly before and
-/// after this step. Joined calls never cross a segment boundary, so segments need no special case.
+/// A compiled step and the joined calls (joined_norm.h) directly before and after the step pass columns to each other,
+/// for example in quantised form. This function copies the forms of these columns (PassedForms) from a rank's compiled
+/// step to these calls. Joined calls never cross a segment boundary, so segments need no special case.
 void MetaGraphPlan::pass_forms(size_t step, size_t rank) {
   if (actions_[step].compute[rank] == nullptr) return;
   const PassedForms forms = actions_[step].compute[rank]->passed_forms();
@@ -117,7 +118,7 @@ std::unique_ptr<GraphPlan> MetaGraphPlan::compile(size_t rank, const NodeRange& 
 collectives::Call MetaGraphPlan::make_call(const Tensor& node, const Step& step) const {
   const auto& params = std::get<CollectiveParams>(node.params);
   const Tensor& source = *node.src[0];
-  // All ranks pass the same `count`. If `counts` has the number of each rank, `count` is 0.
+  // All ranks pass the same `count`. If `counts` has the number of elements of each rank, `count` is 0.
   const int64_t count = params.counts.empty() ? source.elements() : 0;
   return {step.collective, node.dtype, source.data, node.data, count, params.counts, 0, step.tensor.c_str()};
 }

@@ -1,13 +1,13 @@
 // A plan that is ready to run. Its memory is allocated on the members, and each member has compiled its Compute steps.
-// Each Collective step has become the calls that the ranks will queue. The caller of create_plan() owns the plan. The
-// tensors of the graph stay bound to the plan until the plan is destroyed.
+// Each Collective step was converted to one call per rank. The caller of create_plan() owns the plan. The tensors of
+// the graph stay bound to the plan until the plan is destroyed.
 //
-// For the example of lower.h, run() queues the following work and returns at once. Each stream executes the work in its
-// own column:
+// For the example of lower.h, run() queues the following work and returns at once. Each column is the work of one
+// stream:
 //   on rank 0's backend         on rank 1's backend
-//   its plan of nodes 0-3       its plan of nodes 0-3
-//   host task: all_reduce y     host task: all_reduce y      meet inside the communicator
-//   its plan of nodes 5-6       its plan of nodes 5-6
+//   compiled nodes 0-3          compiled nodes 0-3
+//   host task: all_reduce y     host task: all_reduce y      (the two tasks wait for each other in the communicator)
+//   compiled nodes 5-6          compiled nodes 5-6
 //
 // If every member and the communicator support recording (CUDA devices), the second run of a group of segments is
 // recorded. The recording of a rank's column is one CUDA graph. Later runs queue one replay per rank.
@@ -56,15 +56,16 @@ class MetaGraphPlan final : public GraphPlan {
   void drop_recordings() { recorded_.clear(); }
 
  private:
-  /// One prepared step. For each rank, an action holds a compiled range, a call, or a joined call. If a rank has
-  /// nothing to do, its range is nullptr.
+  /// One prepared step. For each rank, an action has one of these: a compiled range of nodes (`compute`), a collective
+  /// (`calls`), or a collective that is joined with a norm (`norms`). A rank without work has the range nullptr.
   struct Action {
     std::vector<std::unique_ptr<GraphPlan>> compute;
     std::vector<collectives::Call> calls;
     std::vector<collectives::FusedNorm> norms;
   };
 
-  /// A tensor outside the range that the local graphs use: a weight, a cache, or a tensor of an earlier range.
+  /// A tensor that the local graphs read but the range does not compute: a weight, a cache, or a tensor of an earlier
+  /// range.
   struct Outside {
     const Tensor* persistent = nullptr;
     bool is_node = false;
@@ -98,7 +99,7 @@ class MetaGraphPlan final : public GraphPlan {
 
   MetaBackend& backend_;  ///< exists if has_backend() is true
   Plan plan_;
-  bool communicates_;  ///< cached, because every segment of a run needs it
+  bool communicates_;  ///< cached, because every segment of a run needs this value
   std::unique_ptr<GraphClaim> claim_;
   MetaBuffer buffer_;
   std::vector<size_t> bytes_;

@@ -1,5 +1,6 @@
 // Transfer: maps bytes of a global tensor to bytes of a rank's shard. For every layout, the range [offset, offset +
-// size) of the contiguous global tensor becomes a list of rectangles of shard bytes.
+// size) of the contiguous global tensor becomes a list of rectangles of shard bytes. The example writes a rectangle as
+// {offset in the shard, bytes per row x rows}.
 //
 //   f32 [8, 3] split 0 [6:{0} 2:{1}], bytes [4, 60): row 0 from element 1 on, and elements 0-6 of row 1
 //     rank 0: {offset 4, 20 x 1} from host byte 0, {offset 24, 24 x 1} from host byte 28

@@ -35,17 +35,17 @@ FlatPattern flat_pattern(const Layout& layout, const Shape& shape) {
   return flat;
 }
 
-/// The partition of axis `b` of `to` that gives every element the same owners as `flat`. nullopt if no such partition
-/// exists. Such a partition exists if the axis spans whole periods and no cut is inside an index of the axis.
+/// Returns the partition of axis `b` of `to` that gives every element the same owners as `flat`, or nullopt if no such
+/// partition exists. Such a partition exists if the axis spans whole periods and no cut is inside an index of the axis.
 std::optional<Partition> express(const FlatPattern& flat, const Shape& to, int b) {
   const int64_t inner = product(to, 0, b);
   const int64_t span = inner * to[b];
   const int64_t period = flat.stride * flat.pattern.length();
   if (span % period != 0) return std::nullopt;
   const std::span<const Run> runs = flat.pattern.runs();
-  if (runs.empty() || runs.front().owners == runs.back().owners) {  // repetitions of the pattern have no cut between
-                                                                    // them, so an index may contain the end of one
-                                                                    // repetition
+  if (runs.empty() || runs.front().owners == runs.back().owners) {  // two repetitions of the pattern have no cut
+                                                                    // between them, so one index may contain elements
+                                                                    // of both repetitions
     return flat.pattern.scale_up(flat.stride).tile(span / period).scale_down(inner);
   }
   for (const Run& run : runs) {
@@ -103,7 +103,8 @@ std::optional<Layout> reshape_layout(const Layout& layout, const Shape& from, co
   std::optional<Layout> best;
   int best_rank = 0;
   for (int b = kMaxDims - 1; b >= 0; --b) {
-    // The search prefers an axis with the same elements, then an axis that ends at the same element, then any axis.
+    // The search prefers the axis `layout.axis` if this axis has the same elements in both shapes. The second choice is
+    // an axis that ends at the same element as the split axis of `from`. The last choice is any axis.
     const bool same_end = product(to, 0, b + 1) == end && to[b] > 1;
     const bool same_axis = product(to, 0, b + 1) == end && product(to, 0, b) == inner && b == layout.axis;
     const int rank = same_axis ? 3 : same_end ? 2 : 1;

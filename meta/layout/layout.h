@@ -3,7 +3,7 @@
 // - Partial: every device has an addend of the full shape; the value is the sum in rank order.
 // - Split: the devices divide one axis by a partition.
 //
-//   f32 [256, 8] Split axis 1 by 6:{0} 2:{1}: device 0 holds [256, 6], device 1 [256, 2].
+//   f32 [256, 8] Split axis 1 by 6:{0} 2:{1}: device 0 holds [256, 6], and device 1 holds [256, 2].
 //   A device that owns nothing holds a tensor of length 0 on the split axis.
 //
 // Exact arithmetic on runs gives the layout of a reshape, slice or permute. nullopt means that no layout expresses the
@@ -36,7 +36,7 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 
   /// The owners of the tensor if the layout is a split into one run; otherwise nullptr. In such a split, each device
-  /// holds either the whole tensor or nothing. Such a split describes equal shards on any axis: [32, 1] split 0
+  /// holds either the whole tensor or nothing. The shards are then the same for every split axis: [32, 1] split 0
   /// [32:{0,2}] has the same shards as split 1 [1:{0,2}].
   const Owners* holders() const;
   /// Shape of a device's shard.
@@ -55,14 +55,14 @@ void check_layout(const Layout& layout, DType dtype, const Shape& shape, int dev
 std::optional<Layout> reshape_layout(const Layout& layout, const Shape& from, const Shape& to);
 Layout slice_layout(const Layout& layout, int axis, int64_t begin, int64_t length);
 Layout permute_layout(const Layout& layout, const std::array<int, 4>& axes);
-/// The slice `global` of the source in coordinates of a device's shard.
+/// Converts the slice `global` of the source to the coordinates of a device's shard.
 SliceParams local_slice(const Layout& source, const SliceParams& global, int device);
 
-/// Layout of a reshape, slice or permute whose source has layout `source`. nullopt if no layout can express and store
-/// the result, for example if a cut is inside an element of the view. In this case, the source must be redistributed
-/// first.
+/// Layout of a reshape, slice or permute whose source has layout `source`. Returns nullopt if no layout can express and
+/// store the result, for example if a cut is inside an element of the view. In this case, the source must be
+/// redistributed first.
 ///   [32, 8] split 1 [6:{0} 2:{1}], its rows 4-7 (slice of axis 1): split 1 [2:{0} 2:{1}]; rank 0 takes rows 4-5 of its
-///   6 rows, rank 1 both of its rows
+///   6 rows, and rank 1 takes both of its rows
 std::optional<Layout> view_layout(const Tensor& view, const Layout& source);
 
 /// Parameters of the op that converts a rank's shard of the source into its shard of the view. `result` is the layout

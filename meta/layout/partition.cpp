@@ -227,7 +227,7 @@ Partition Partition::tile(int64_t n) const {
   } else {
     constexpr int64_t kMostRuns = int64_t{1} << 26;
     const auto made = product(static_cast<int64_t>(runs().size()), n);
-    require<InvalidArgument>(made <= kMostRuns, "a partition tiled {} times has up to {} runs, more than {}", n, made,
+    require<InvalidArgument>(made <= kMostRuns, "a partition tiled {} times may have {} runs; the limit is {}", n, made,
                              kMostRuns);
     tiled.reserve(runs().size() * static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) {
@@ -275,8 +275,8 @@ std::optional<Partition> Partition::group(int64_t g) const {
   require<InvalidArgument>(g > 0, "a partition cannot be grouped by {}", g);
   if (g == 1) return *this;
   if (length_ % g != 0) return std::nullopt;
-  // `places` divides the groups into stretches. A stretch has the same owners everywhere, because it is inside one run
-  // or is a single group.
+  // `places` divides the groups into stretches. All groups of a stretch have the same owners, because the stretch is
+  // inside one run or is a single group.
   std::set<int64_t> places{0};
   int64_t end = 0;
   for (const Run& run : runs()) {

@@ -2,16 +2,16 @@
 //
 // The axis is cut into runs. A run is a stretch with a length and at least one owner. The lengths add up to the length
 // of the axis. A device's shard is the concatenation of its runs. Partitions are kept in normal form: no run is empty,
-// and neighbours have different owners. So equal partitions compare equal.
+// and neighbours have different owners. So two partitions with the same owners of every element compare equal.
 //
 //   even over 2 devices, L = 8:            4:{0} 4:{1}
 //   3:1, L = 8:                            6:{0} 2:{1}
 //   fused Q|K|V of 8, 4 and 4 rows, even:  4:{0} 4:{1} 2:{0} 2:{1} 2:{0} 2:{1}
 //   4 KV heads over 8 devices, shared:     1:{0,1} 1:{2,3} 1:{4,5} 1:{6,7}
 //
-// In the third example, device 0's shard is rows 0-3, 8-9 and 12-13, 8 rows long. All arithmetic is exact. Operations
-// return nullopt if no partition expresses the result (for example because of a cut inside an element). Partitions are
-// values and thread-safe.
+// In the third example, device 0's shard has 8 rows: rows 0-3, 8-9 and 12-13 of the axis. All arithmetic is exact.
+// Operations return nullopt if no partition expresses the result (for example because of a cut inside an element).
+// Partitions are values and thread-safe.
 #pragma once
 
 #include <compare>
@@ -33,8 +33,8 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
-/// A run within a device's shard. The shard stores the global elements [begin, begin + length), starting at its element
-/// `local_begin`.
+/// A run within a device's shard. The shard stores the global elements [begin, begin + length). The first of these
+/// elements is element `local_begin` of the shard.
 struct OwnedRun {
   int64_t begin = 0;
   int64_t length = 0;
@@ -87,17 +87,19 @@ class Partition {
   /// The axis repeated n times: 2:{0} 2:{1} twice -> 2:{0} 2:{1} 2:{0} 2:{1}. Throws InvalidArgument if the result has
   /// more than 2^26 runs.
   Partition tile(int64_t n) const;
-  /// Inverse of tile(): P with P.tile(n) == *this. nullopt if the n parts differ or n does not divide the length.
+  /// Inverse of tile(): P with P.tile(n) == *this. Returns nullopt if the n parts differ or n does not divide the
+  /// length.
   std::optional<Partition> untile(int64_t n) const;
   /// Replaces every element by n elements, like a reshape that merges an inner axis of length n: 2:{0} 1:{1} by 3 ->
   /// 6:{0} 3:{1}.
   Partition scale_up(int64_t n) const;
-  /// Inverse of scale_up(): n elements become one element. nullopt if a run boundary is not a multiple of n.
+  /// Inverse of scale_up(): n elements become one element. Returns nullopt if a run boundary is not a multiple of n.
   std::optional<Partition> scale_down(int64_t n) const;
   /// Merges each group of g consecutive elements into one element. All owners of elements of the group own the merged
-  /// element. This maps heads to shared KV heads: 1:{0} 1:{1} 2:{2} by 2 -> 1:{0,1} 1:{2}. nullopt if g does not divide
-  /// the length. Also nullopt if a device owns different numbers of elements in two of its groups, because local
-  /// element j of a device must belong to local group j / (local length / local groups).
+  /// element. For example, this function maps heads to shared KV heads: 1:{0} 1:{1} 2:{2} by 2 -> 1:{0,1} 1:{2}.
+  /// Returns nullopt if g does not divide the length, or if a device owns different numbers of elements in two of its
+  /// groups. Equal numbers are required because local element j of a device must belong to local group
+  /// j / (local length / local groups).
   std::optional<Partition> group(int64_t g) const;
 
   /// Text such as "4:{0} 4:{1}". Runs that repeat at least three times are written once, with a factor: "(2:{0} 2:{1})

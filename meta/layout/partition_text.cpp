@@ -27,7 +27,8 @@ std::string join(std::span<const Run> runs) {
 
 std::string Partition::to_string() const {
   if (length_ == 0) return "empty";
-  constexpr size_t kFold = 3;  // two segments of a fused matrix are easier to read unfolded
+  constexpr size_t kFold = 3;  // minimum number of repetitions; a fused matrix of two segments is easier to read
+                               // without a factor
   const std::span<const Run> runs = this->runs();
   std::string text;
   for (size_t at = 0; at < runs.size();) {

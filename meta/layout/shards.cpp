@@ -33,7 +33,7 @@ void ShardStore::adopt(const Tensor& tensor, const ShardStore& from) {
                            "{} has shards of {} ranks in the other store; this store has {} ranks", tensor.name,
                            from.ranks_, ranks_);
   const auto found = from.entries_.find(&tensor);
-  require<InvalidArgument>(found != from.entries_.end(), "{} has no shards in the other store; declare it there first",
+  require<InvalidArgument>(found != from.entries_.end(), "{} is not in the other store; declare the tensor there first",
                            describe(tensor));
   entries_.insert_or_assign(&tensor, found->second);
 }

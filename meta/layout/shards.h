@@ -1,6 +1,6 @@
 // Shards: the parts of one global tensor on a mesh, as a layout and one local tensor for each rank. ShardStore owns the
-// local tensors of persistent tensors. A tensor that is placed in a meta buffer is added to a store. A plan that is
-// made without loaded weights declares its tensors instead. Only one thread may add tensors.
+// local tensors of persistent tensors. Placing a tensor in a meta buffer adds the tensor to a store. To make a plan
+// without loaded weights, a program calls declare() for its tensors. Only one thread may add tensors.
 #pragma once
 
 #include <memory>
@@ -26,8 +26,8 @@ class ShardStore {
   /// Creates unplaced local tensors with local shapes and with the name, dtype and role of the tensor. Throws if the
   /// tensor is already declared.
   const Shards& declare(const Tensor& tensor, Layout layout);
-  /// Lets the tensor share the shards that `from` has declared for it. Throws InvalidArgument if `from` has a different
-  /// number of ranks or has not declared the tensor.
+  /// Lets the tensor share the shards that `from` has declared for this tensor. Throws InvalidArgument if `from` has a
+  /// different number of ranks or has not declared the tensor.
   void adopt(const Tensor& tensor, const ShardStore& from);
   /// Returns nullptr if the tensor is not declared.
   const Shards* find(const Tensor& tensor) const;

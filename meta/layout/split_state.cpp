@@ -91,7 +91,7 @@ Layout to_layout(const SplitState& state, const Tensor& tensor, int devices) {
     return Layout::partial();
   }
   require<InvalidArgument>(state.segments.empty() || !state.partition,
-                           "split state of {}: both segments and a partition are given", tensor.name);
+                           "split state of {}: give segments or a partition, not both", tensor.name);
   Layout layout = Layout::split(axis, state.partition ? *state.partition : partition_of(state, tensor, devices));
   check_layout(layout, tensor.dtype, tensor.shape, devices, "split state of " + tensor.name);
   return layout;

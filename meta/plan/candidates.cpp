@@ -17,7 +17,7 @@ int64_t selected(const Tensor& node) {
   return node.op == Op::kArgmax ? 1 : 0;
 }
 
-/// Indices of the k best elements of each row of x [length, rows]: [k, rows].
+/// Returns the indices [k, rows] of the k best elements of each row of x [length, rows].
 Tensor* best(Graph& g, Tensor* x, int64_t k) {
   return k == 1 ? argmax(g, x) : top_k(g, x, k);
 }
@@ -26,14 +26,14 @@ int64_t rows_of(const Tensor& node) {
   return node.shape[1] * node.shape[2] * node.shape[3];
 }
 
-/// Elements of each row of x [length, rows] that `ids` [k, rows] selects: [k, rows].
+/// Returns the elements of each row of x [length, rows] that `ids` [k, rows] selects. The result has shape [k, rows].
 Tensor* pick(Graph& g, Tensor* x, Tensor* ids) {
   Tensor* elements = reshape(g, x, {1, x->shape[0], x->shape[1], 1});
   return reshape(g, get_rows(g, elements, ids), ids->shape);
 }
 
-/// The k best elements of a rank's stretch, which starts at `begin`: [k, 2 * rows]. The values are followed by their
-/// indices in the row.
+/// Returns the k best elements of a rank's stretch, which starts at index `begin` of the row: [k, 2 * rows]. The first
+/// `rows` rows contain the values, and the next `rows` rows contain the indices of these values in the whole row.
 Tensor* best_of(Graph& g, Tensor* x, int64_t k, int64_t rows, int64_t begin) {
   if (k == 0) return fill(g, {DType::kF32, {0, 2 * rows, 1, 1}, 0.0f});
   Tensor* stretch = reshape(g, as_contiguous(g, x), {x->shape[0], rows, 1, 1});

@@ -3,12 +3,13 @@
 // are gathered. Then every rank selects the same values from the gathered values.
 //
 //   top_k 2 of [3 9 9 | 1 9 | 7], 3:{0} 2:{1} 1:{2}     rank 0: 9 9 at 1 2    rank 1: 9 1 at 4 3    rank 2: 7 at 5
-//   gathered:  9 9 9 1 7  at  1 2 4 3 5                 the 2 best (the first of equals): positions 0 1, at 1 2
+//   gathered:  9 9 9 1 7  at  1 2 4 3 5                 selected: gathered positions 0 1, which are indices 1 2
 //
-// Equal values are ordered as on one device, lower index first: stretches are in row order, and top_k orders each
-// stretch. A rank with fewer than k elements sends all its elements. The indices are sent as f32 next to the values, so
-// one collective is enough. Rows may have up to 2^24 elements, the limit of exact whole numbers in f32. A node that
-// looks up the selected elements (get_rows of the row's elements with these ids) uses the gathered values.
+// Equal values are ordered by ascending index, as on one device, because the stretches are in row order and top_k
+// orders each stretch. A rank with fewer than k elements sends all its elements. The indices are sent as f32 next to
+// the values, so one collective is enough. Rows may have up to 2^24 elements, the limit of exact whole numbers in f32.
+// A node that looks up the selected elements (get_rows of the row's elements with the selected ids) uses the gathered
+// values.
 #pragma once
 
 #include <optional>
@@ -19,8 +20,8 @@
 namespace shoal::meta {
 
 /// Number of candidates that each rank sends per row, in row order: {2, 2, 1} in the example. `row` is the partition of
-/// the row. nullopt if the op is not top_k or argmax, if nothing is selected, or if a rank has several stretches or
-/// shares a stretch.
+/// the row. Returns nullopt if the op is not top_k or argmax, if nothing is selected, if a row has more than 2^24
+/// elements, or if a rank has several stretches or shares a stretch.
 std::optional<Partition> candidates_of(const Tensor& node, const Partition& row);
 
 /// Number of bytes of the candidates of all rows, including the indices of the candidates.

@@ -12,8 +12,8 @@ bool is_local_conversion(const Layout& from, const Layout& to, int ranks) {
   if (from == to || from.is_mirrored()) return true;
   if (from.is_partial()) return false;
   if (to.is_partial()) return true;
-  // Several holders may have computed their copies from shards of different shapes, so the copies may be rounded
-  // differently. Mirrored means equal bits everywhere, so one holder has to send its copy.
+  // Several holders (ranks with the whole tensor) may have computed their copies from shards of different shapes, so
+  // the copies may be rounded differently. Mirrored means equal bits everywhere, so one holder has to send its copy.
   if (to.is_mirrored()) return false;
   if (const Owners* holders = from.holders()) {
     for (int rank = 0; rank < ranks; ++rank) {

@@ -1,6 +1,6 @@
-// The costs of changing a tensor's layout and of computing a node. Costs are in seconds of a machine's cost model.
-// Costs are only compared: fewer and smaller collectives are preferred, then less duplicated work. All functions are
-// pure.
+// The costs of changing a tensor's layout and of computing a node. Each cost is a number of seconds that the cost model
+// of a machine predicts. Callers only compare costs. The comparison prefers fewer and smaller collectives, and then
+// less duplicated work. All functions are pure.
 //
 //   f32 [4096, 1] Partial -> Mirrored on 4 ranks, latency 10 us, 10 GB/s:
 //   2 * 10 us + 2 * (3/4) * 16384 B / 10 GB/s = 22.5 us   (all_reduce = reduce_scatter + all_gather)
@@ -27,8 +27,7 @@ bool is_weight(const Tensor& leaf);
 /// computes the whole node.
 double compute_cost(const CostModel& model, const Tensor& node, const Partition* parts);
 
-/// True if the shard of every rank in layout `from` contains all elements of the same rank's shard in layout `to`. Then
-/// nothing is sent.
+/// True if the shard of each rank in layout `from` contains this rank's shard in layout `to`. Then no data is sent.
 bool is_local_conversion(const Layout& from, const Layout& to, int ranks);
 
 }  // namespace shoal::meta

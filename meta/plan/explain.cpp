@@ -51,7 +51,7 @@ std::string step_text(const Plan& plan, const Step& step) {
 }
 
 constexpr std::string_view kRepeated =
-    "  depends only on weights, but is repeated in each run: split the weight differently, or mirror it";
+    "  depends only on weights, but is repeated in each run: split the weight differently, or mirror the weight";
 
 nlohmann::json step_json(const Plan& plan, const Step& step) {
   nlohmann::json json;
@@ -97,7 +97,7 @@ std::string steps_text(const Plan& plan) {
 
 std::string local_text(const Plan& plan, int rank) {
   require<InvalidArgument>(rank >= 0 && rank < static_cast<int>(plan.ranks.size()),
-                           "the plan of {} has no rank {}; give one of 0 to {}", plan.graph_name, rank,
+                           "the plan of {} has no rank {}; give a rank from 0 to {}", plan.graph_name, rank,
                            static_cast<int>(plan.ranks.size()) - 1);
   std::string text = fmt::format("local graph of {}\n", plan.devices[rank]);
   const auto nodes = plan.ranks[rank].graph->nodes();

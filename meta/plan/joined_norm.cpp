@@ -22,7 +22,8 @@ struct Chain {
   const Tensor& weight() const { return *scaled->src[scaled->src[0] == norm ? 1 : 0]; }
 };
 
-/// The collective at node `begin` and the next three nodes before `end` that compute something.
+/// Returns the collective at node `begin` and the next three nodes that are neither views nor empty. Returns nullopt if
+/// there are fewer than three of these nodes before `end`.
 std::optional<Chain> chain_at(const Graph& graph, int begin, int end) {
   const Tensor* next[3] = {};
   size_t count = 0;
@@ -58,7 +59,7 @@ bool has_plain_rows(const Chain& chain) {
          chain.weight().storage()->role == Role::kWeight;
 }
 
-/// True if only the norm reads the sum, so that the scaled norm reuses the memory of the sum.
+/// True if only the norm reads the sum. The memory plan then gives the scaled norm the memory of the sum.
 bool has_no_sum(const Chain& chain) {
   return chain.sum->data == chain.scaled->data;
 }
@@ -77,8 +78,8 @@ bool is_placed_well(const Chain& chain) {
   return fits(*chain.sum) && fits(*chain.scaled) && (!overlap(*chain.sum, *chain.scaled) || has_no_sum(chain));
 }
 
-/// The one-column mul_mat whose result is reduced. nullptr if a call cannot begin with this mul_mat. No computed node
-/// may be between the mul_mat and the collective, and node `begin` must precede the mul_mat.
+/// Returns the one-column mul_mat whose result is reduced, or nullptr if a call cannot begin with this mul_mat. No
+/// computed node may be between the mul_mat and the collective, and node `begin` must precede the mul_mat.
 const Tensor* product_before(const Chain& chain, const Graph& graph, int begin, const Readers& readers,
                              const collectives::FusedLimits& limits) {
   const Tensor& product = behind_views(chain.in());

@@ -28,8 +28,8 @@ void LocalBuilder::close_compute() {
 
 Locals LocalBuilder::collective(Collective kind, const Locals& sources, std::vector<int64_t> counts,
                                 const std::string& name, int64_t bytes) {
-  // A collective reads plain memory, but a device may store weights in its own format. So weights are copied before the
-  // collective, because the result of a copy has the standard format.
+  // A collective reads plain memory, but a device may store weights in its own format. The result of a copy has the
+  // standard format, so weights are copied before the collective.
   Locals read = sources;
   for (int rank = 0; rank < ranks(); ++rank) {
     if (sources[rank]->storage()->role != Role::kWeight) continue;

@@ -22,8 +22,8 @@ enum class StepKind : uint8_t { kCompute, kCollective };
 /// A step of a plan: a range of nodes of every rank's local graph, or one collective among the ranks. Plain data.
 struct Step {
   StepKind kind = StepKind::kCompute;
-  /// For each rank, the nodes of its local graph. A collective step has one node, plus the nodes joined with it
-  /// (joined_norm.h).
+  /// For each rank, the nodes of its local graph. In a collective step, these nodes are the collective and the nodes
+  /// that are joined with the collective (joined_norm.h).
   std::vector<NodeRange> ranges;
   Collective collective = Collective::kAllReduce;  ///< kCollective only
   std::string tensor;                              ///< name of the global tensor
@@ -41,8 +41,8 @@ class LocalBuilder {
   int ranks() const { return static_cast<int>(graphs_.size()); }
   Graph& graph(int rank) { return *graphs_[rank]; }
 
-  /// Adds a collective node on every rank, and a step for the collective. Sources must be flat. CollectiveParams
-  /// explains `counts`.
+  /// Adds a collective node on every rank, and a step for the collective. Each source must be flat (one row).
+  /// CollectiveParams explains `counts`.
   Locals collective(Collective kind, const Locals& sources, std::vector<int64_t> counts, const std::string& name,
                     int64_t bytes);
 

@@ -92,7 +92,7 @@ class Lowering {
 
   /// A tensor of an earlier range becomes a leaf in the local graph of this range, with the same address. Returns this
   /// leaf. The result of a set_rows is represented by its cache leaf, so that this range can write to the cache again.
-  /// A view stays a view of its base. Views of this view can then cover the same elements as in the whole graph.
+  /// A view remains a view of its base, so that views of this view can cover the same elements as in the whole graph.
   Tensor* placeholder(const Tensor& made, int rank) {
     if (made.op == Op::kSetRows) return const_cast<Tensor*>(made.storage());
     Tensor*& leaf = placeholders_[&made];
@@ -108,7 +108,7 @@ class Lowering {
   }
 
   /// The shards of the tensor in `layout`. Creates these shards if they do not exist. The shards may still contain
-  /// pruned zeros; see make_zeros().
+  /// pruned zeros (zero addends without a node in the local graph); see make_zeros().
   Version& version_of(const Tensor& tensor, const Layout& layout) {
     auto& known = versions(tensor);
     for (Version& version : known) {
@@ -184,8 +184,9 @@ class Lowering {
     if (node.is_output || used_later_.contains(&node) || shown_.contains(&node)) locals_of(node, choice.result);
   }
 
-  /// Returns the tensor that replaces a node if one operand is all zeros. This tensor is the zero operand or, for add,
-  /// the other operand. nullptr if the node is needed.
+  /// Returns the tensor that replaces a node if one operand is a pruned zero (a zero addend without a node) or
+  /// selects_nothing() is true. The returned tensor is a pruned zero or, for add, the other operand. Returns nullptr if
+  /// the node is needed.
   Tensor* without_zeros(const Tensor& node, const OpParams& params, int rank, std::span<Tensor* const> sources) {
     if (const auto* select = std::get_if<SelectParams>(&params); select != nullptr && selects_nothing(node, *select)) {
       return add_zero(node, rank);
@@ -205,7 +206,8 @@ class Lowering {
     return nullptr;
   }
 
-  /// Makes an output, or a node in PlanOptions::shown, whole on every rank, because the host reads it.
+  /// Mirrors the result of an output, or of a node in PlanOptions::shown, because the host or another backend reads the
+  /// result.
   void make_whole(const Tensor& node) {
     if (!node.is_output && !shown_.contains(&node)) return;
     if (node.storage()->is_persistent() || shards_.at(&node).layout.is_mirrored()) return;
@@ -254,7 +256,7 @@ class Lowering {
         locals[rank] = contiguous(graph, locals[rank]);  // later writes must not change the sum
       } else if (shown_.contains(&node)) {
         // The result of a node in `shown_` must stay valid from this node to the next cut. The addend may have been
-        // computed before the previous cut, so a slice makes a new node after this cut.
+        // computed before the previous cut, so a slice makes a new node after the previous cut.
         locals[rank] = slice(graph, locals[rank], {0, 0, node.shape[0]});
       }
     }
@@ -290,8 +292,8 @@ class Lowering {
     local.zeros = std::move(zeros_[static_cast<size_t>(rank)]);
     for (const Tensor* node : options_.shown) local.shown.push_back(shards_.at(node).local[rank]);
     for (const LateInput& late : options_.late) {
-      // An input that a later range reads is not a late input, because its memory must be kept. Inputs of earlier
-      // ranges are already placed.
+      // An input that a later range reads is not a late input (an input that is written during the run), because the
+      // memory of this input must be kept. Inputs of earlier ranges are already placed.
       const auto found = shards_.find(late.input);
       if (found == shards_.end() || used_later_.contains(late.input)) continue;
       local.late.push_back({found->second.local[rank], late.segment});

@@ -3,16 +3,16 @@
 // first node that needs it, and later nodes reuse its result.
 //
 // Worked example, the feed-forward of propagate.h. Each rank gets these nodes for its own shards:
-//   step 0 compute       0  %g = mul_mat(%gate, %x)        # f32 [384, 4]      gate [256, 384] here
+//   step 0 compute       0  %g = mul_mat(%gate, %x)        # f32 [384, 4]      the shard of gate is [256, 384]
 //                        1  %u = mul_mat(%up, %x)          # f32 [384, 4]
 //                        2  %h = glu(%g, %u)               # f32 [384, 4]
 //                        3  %y = mul_mat(%down, %h)        # f32 [256, 4]      an addend of y
-//   step 1 all_reduce    4  %y.all_reduce.4 = all_reduce(%y)                   the sum, everywhere
+//   step 1 all_reduce    4  %y.all_reduce.4 = all_reduce(%y)                   the sum, on every rank
 //   step 2 compute       5  %r = add(%x, %y.all_reduce.4)
 //                        6  %n = rms_norm(%r)
 // On a rank without experts, the addend of a partial sum is zero. So the local graph of this rank omits products that
-// are zero, and the nodes that depend on them. An addition with one zero operand is replaced by the other operand.
-// Zeros are created only if a remaining node reads them.
+// are zero, and the nodes that depend on these products. An addition with one zero operand is replaced by the other
+// operand. Zeros are created only if a remaining node reads them.
 //
 // `local_text` of plan.h prints the local graph of any plan and rank.
 #pragma once
@@ -22,9 +22,9 @@
 namespace shoal::meta {
 
 /// Sets the plan's steps and segments, and the shards of the nodes and inputs of the range. For each rank, sets the
-/// local graph with its cuts, shown nodes, late inputs and zeros. `inputs` returns the layouts of inputs. The context
-/// must be the same as for the propagation. Only the cuts, shown nodes and late inputs of `options` are used. Throws
-/// InvalidArgument if a persistent leaf has no shards.
+/// local graph with its cuts, shown nodes, late inputs and zeros (see RankPlan). `inputs` returns the layouts of
+/// inputs. The context must be the same as for the propagation. Only the cuts, shown nodes and late inputs of `options`
+/// are used. Throws InvalidArgument if a persistent leaf has no shards.
 void lower(const GraphRange& range, int ranks, const Propagation& propagation, const LeafLayout& inputs,
            const PlanContext& context, const PlanOptions& options, Plan& plan);
 

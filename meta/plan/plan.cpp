@@ -23,7 +23,7 @@ size_t role_bytes(std::span<Tensor* const> tensors, const ShardStore& store, Rol
   for (const Tensor* tensor : tensors) {
     if (tensor->role != role) continue;
     const Shards* shards = store.find(*tensor);
-    require<InvalidArgument>(shards != nullptr, "{} has no layout; declare it before planning", describe(*tensor));
+    require<InvalidArgument>(shards != nullptr, "{} has no layout; declare the tensor first", describe(*tensor));
     locals.push_back(shards->local[rank]);
   }
   return layout_tensors(locals, type).total_bytes();
@@ -43,7 +43,7 @@ std::vector<size_t> compute_chunks(const RankPlan& rank, Device& device) {
   for (const auto& [tensor, placement] : memory.tensors) {
     if (placement.size <= most) continue;
     fail<DeviceError>(
-        "[{}] {} needs {}, more than the largest allocation ({}): split the tensor over more devices or use "
+        "[{}] {} needs {}, but one allocation is limited to {}: split the tensor over more devices or use "
         "smaller batches",
         device.name(), describe(*tensor), format_bytes(placement.size), format_bytes(most));
   }
@@ -150,7 +150,7 @@ Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<De
   require<InvalidArgument>(!devices.empty() && std::ranges::find(devices, nullptr) == devices.end(),
                            "a plan needs at least one device, and no device may be nullptr");
   require<InvalidArgument>(context.shards != nullptr && context.rules != nullptr,
-                           "a plan needs PlanContext::{}; set it before planning {}",
+                           "a plan needs PlanContext::{}; set this field before planning {}",
                            context.shards == nullptr ? "shards" : "rules", range.graph->name());
   const int ranks = static_cast<int>(devices.size());
   std::unordered_map<const Tensor*, Layout> asked;  // answers of the callback, which is called once per weight

@@ -38,8 +38,8 @@ struct PlanContext {
   /// Traits of the communicator that will run the plan: bytes of its buffers, and the nodes that it can join with a
   /// collective. By default, the communicator has no buffers and joins no nodes.
   collectives::CommunicatorTraits communicator = {};
-  /// Whether every rank gets the whole outputs, and the whole values of nodes that are shown at a cut. With several
-  /// processes this is necessary, because the process that reads a result may have only one rank.
+  /// Whether the results that the host reads are mirrored: outputs, and nodes in PlanOptions::shown. Several processes
+  /// require mirrored results, because the process that reads a result may have only one rank.
   bool results_are_whole = false;
 };
 
@@ -55,7 +55,8 @@ struct MemoryUse {
 /// The part of a plan that one rank runs.
 struct RankPlan {
   std::unique_ptr<Graph> graph;
-  /// The local graph's cuts, the nodes that are read at a cut, and the late inputs (PlanOptions).
+  /// The local graph's cuts, the nodes that are read at a cut, and the late inputs, which are written during the run
+  /// (PlanOptions).
   std::vector<int> cuts = {};
   std::vector<const Tensor*> shown = {};
   std::vector<LateInput> late = {};
@@ -109,7 +110,7 @@ uint64_t digest(const Plan& plan);
 
 /// Readable text: layouts, steps, memory.
 std::string to_string(const Plan& plan);
-/// The parts of to_string() about layouts and steps.
+/// The sections of to_string() that describe the layouts and the steps.
 std::string layouts_text(const Plan& plan);
 std::string steps_text(const Plan& plan);
 /// The local graph of one rank, divided into steps. The text has exactly the nodes that the device runs, with their

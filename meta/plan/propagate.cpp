@@ -42,7 +42,7 @@ class Propagator {
     const Tensor* node;
     int index;
   };
-  /// The first two users that need the complete value of a partial sum; nullptr if fewer users need it.
+  /// The first two users that need the complete value of a partial sum. A missing user is nullptr.
   struct SumUsers {
     const Tensor *first = nullptr, *second = nullptr;
   };
@@ -76,9 +76,9 @@ class Propagator {
 
   bool is_for_the_host_alone(const Tensor& node) { return node.is_output && users_[node].empty(); }
 
-  /// Seconds that the readers of a node need if its value is divided among the ranks; nullopt if a device needs the
-  /// whole value. A read by the host costs nothing. A selection costs the gather of its candidates. A view or
-  /// element-wise op costs as much as the readers of its own result.
+  /// Returns the seconds that the readers of a node need if the value of the node is divided among the ranks. Returns
+  /// nullopt if a device needs the whole value. A read by the host costs nothing. A selection costs the gather of its
+  /// candidates. The cost of a view or element-wise op is the cost of the readers of its own result.
   std::optional<double> cost_of_dividing(const Tensor& node) {
     const auto& users = users_[node];
     if (users.empty() && !node.is_output) return std::nullopt;
@@ -115,7 +115,7 @@ class Propagator {
   }
 
   /// Seconds to convert `tensor` to `target` for `node`. The cost of reducing a partial sum is divided by the number of
-  /// its users. This cost is 0 if another user needs the complete sum anyway.
+  /// users of the sum. This cost is 0 if another user needs the complete sum anyway.
   double source_cost(const Tensor& node, const Tensor& tensor, const Layout& target) {
     const auto& available = available_[tensor];
     const Layout& from = available[cheapest_source(available, target, tensor, ranks_, model_)];
@@ -139,16 +139,16 @@ class Propagator {
     return known->second != nullptr || (known->first != nullptr && known->first != &node);
   }
 
-  /// Seconds to reduce the node's result for its users if the result is partial. The result is 0 if only the host reads
-  /// the node, or if all users accept routed rows.
+  /// Returns the seconds to reduce the partial result of the node for its users. Returns 0 if the result is not
+  /// partial, if only the host reads the node, or if all users accept routed rows (routed.h).
   double later_cost(const Tensor& node, const NodeChoice& choice) {
     const Layout& result = choice.result;
     if (!result.is_partial() || users_[node].empty()) return 0;
     const auto routing = routing_of(node, choice, routings_of(node), rules_.find(node));
     const auto passes = [&](const User& user) { return passes_routed(*user.node, user.index, *routing); };
     if (routing && std::all_of(users_[node].begin(), users_[node].end(), passes)) return 0;
-    // A view moves nothing, so its users decide whether a reduction is needed. For other ops the reduction is always
-    // counted.
+    // A view sends no data, so the users of the view decide whether a reduction is needed. For other ops the reduction
+    // is always counted.
     const auto sums = [&](const User& user) { return needs_sum(user); };
     if (is_view(node.op) && std::none_of(users_[node].begin(), users_[node].end(), sums)) return 0;
     return conversion_cost(model_, node, result, Layout::mirrored(), ranks_);
@@ -172,7 +172,8 @@ class Propagator {
     return cost;
   }
 
-  /// Inserts divided_output() as the first of `candidates` if it applies and no device needs the whole node.
+  /// If divided_output() returns a strategy and no device needs the whole node, inserts this strategy as the first of
+  /// `candidates` and returns true.
   bool add_divided(const Tensor& node, const std::vector<Layout>& sources, const Rule* rule,
                    std::vector<NodeChoice>& candidates) {
     if (std::none_of(shares_.begin(), shares_.end(), [](double share) { return share > 0; })) return false;
@@ -242,7 +243,7 @@ class Propagator {
   RuleCache rules_;
   std::vector<double> shares_;  ///< bytes of split weights on each rank
   PerTensor<std::vector<User>> users_;
-  PerTensor<std::vector<Layout>> available_;  ///< existing layouts of each tensor, starting with the chosen one
+  PerTensor<std::vector<Layout>> available_;  ///< existing layouts of each tensor, starting with the chosen layout
   PerTensor<std::optional<RowRouting>> routed_;
   PerTensor<std::optional<SumUsers>> sum_users_;
   std::vector<const RowRouting*> routings_;

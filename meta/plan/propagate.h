@@ -15,18 +15,19 @@
 //                  that looks up the selected values uses the gathered values.
 //   on runs        the layouts of reshape, slice, permute and concat are exact; set_rows keeps the layout of its cache.
 //   for the host   divides a result of a mirrored weight in the same way as the split weights. Only the host, or a
-//                  selection for the host, may read this result, so no device needs it whole.
-// All other strategies split a node only if one of its sources is split. So a value that a collective has made whole
-// stays whole.
+//                  selection for the host, may read this result, so no device needs the whole result.
+// All other strategies split a node only if one of its sources is split. So a value that a collective has mirrored
+// remains mirrored.
 //
-// Worked example, a feed-forward on 2 ranks (gate, up split on rows 1, down split on columns 0):
-//   g = mul_mat(gate, x)   split m: split 0 [384:{0} 384:{1}]      nothing moves
-//   u = mul_mat(up, x)     the same
-//   h = glu(g, u)          split a: split 0 [384:{0} 384:{1}]      nothing moves
-//   y = mul_mat(down, h)   split k: partial                        nothing moves
+// Worked example, a feed-forward on 2 ranks (gate and up are split by rows, axis 1; down is split by columns, axis 0):
+//   g = mul_mat(gate, x)   split m: split 0 [384:{0} 384:{1}]      no collective
+//   u = mul_mat(up, x)     split m: split 0 [384:{0} 384:{1}]      no collective
+//   h = glu(g, u)          split a: split 0 [384:{0} 384:{1}]      no collective
+//   y = mul_mat(down, h)   split k: partial                        no collective
 //   r = add(x, y)          mirrored: y is all-reduced              the layer's one collective
-//   n = rms_norm(r)        mirrored                                nothing moves
-// If y were first added to another partial sum z, "linear" would give a = add(y, z) partial: one reduction.
+//   n = rms_norm(r)        mirrored                                no collective
+// If the graph first added y to another partial sum z, "linear" would make add(y, z) partial. One reduction would then
+// be enough for both sums.
 #pragma once
 
 #include <functional>
@@ -44,7 +45,7 @@ namespace shoal::meta {
 /// Layout of a tensor made outside the range: a leaf, or a node of an earlier range.
 using LeafLayout = std::function<Layout(const Tensor&)>;
 
-/// The strategy for one node: the layouts that it needs for its sources, and the layout of its result.
+/// The strategy for one node: the layouts to which its sources are converted, and the layout of its result.
 struct NodeChoice {
   std::vector<Layout> sources;  ///< one for each source; mirrored if a source is absent
   Layout result;
@@ -58,7 +59,7 @@ struct NodeChoice {
 /// The choice for each node of the range.
 using Propagation = std::unordered_map<const Tensor*, NodeChoice>;
 
-/// An op without a rule in `rules` runs whole on every rank. Views and concat need no rule; set_rows must have one.
+/// An op without a rule in `rules` runs whole on every rank. Views and concat need no rule. set_rows must have a rule.
 Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model = {},
                       const RuleLookup& rules = rule_text);
 

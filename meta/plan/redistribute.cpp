@@ -304,7 +304,8 @@ class Redistributor {
     return out;
   }
 
-  /// Converts a split on one axis to a split on another axis. Rank s sends rank d the block (runs of s) x (runs of d).
+  /// Converts a split on one axis to a split on another axis. Rank s sends the block (runs of s) x (runs of d) to rank
+  /// d.
   Locals exchange_axes(const Locals& locals, const Layout& from, const Layout& to) {
     const Layout held = Layout::split(from.axis, from.partition.disjoint());
     std::vector<int64_t> counts;

@@ -6,14 +6,14 @@
 //   partial   mirrored  all_reduce
 //   partial   split     packing in rank order, then reduce_scatter (shared runs: all_reduce, then slices)
 //   split     mirrored  all_gather of the shards, then a concat of the runs in order
-//   held      split     each rank that needs a part holds the whole tensor: slices and views, no collective
+//   held      split     slices and views, because each rank that needs elements already holds the whole tensor
 //   split     split     slices if every rank already has its elements; otherwise packing, all_to_all, unpacking
 //   split     partial   zeros around the rank's own runs
 //
 // Worked example: f32 [8, 2] split 0 [4:{0} 2:{1} 2:{0}] to mirrored. Rank 0 sends its 12 elements, and rank 1 sends
 // its 4 elements. The flat result is [rank 0's [6, 2] | rank 1's [2, 2]]. From this result, a concat takes rows 0-3 of
 // rank 0, rows 0-1 of rank 1 and rows 4-5 of rank 0. Packing and unpacking are ordinary slice, reshape and concat
-// nodes: any device can run these nodes, and the printed plan contains them.
+// nodes. Any device can run these nodes, and the printed plan contains them.
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ namespace shoal::meta {
 Locals redistribute(LocalBuilder& builder, const Locals& locals, const Shape& shape, const Layout& from,
                     const Layout& to, const std::string& name);
 
-/// x itself if it is contiguous, otherwise a copy.
+/// Returns x if x is contiguous, otherwise a contiguous copy of x.
 Tensor* as_contiguous(Graph& g, Tensor* x);
 
 }  // namespace shoal::meta

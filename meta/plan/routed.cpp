@@ -41,7 +41,7 @@ const RowRouting* common(Routings routings) {
 }
 
 /// Multiplies routed rows by experts without reducing the rows first. These experts must be split in the same way as
-/// the experts that computed the rows, and the ids must be the same.
+/// the experts that computed the rows, and both products must use the same ids.
 std::optional<NodeChoice> product_strategy(const Tensor& node, const std::vector<Layout>& sources, Routings routings,
                                            const RowRouting& routing, const Rule& rule) {
   if (routings[1] == nullptr || !passes_routed(node, 1, routing)) return std::nullopt;

@@ -4,8 +4,8 @@
 // nothing is reduced between the first products and the sum over the experts of a token.
 //
 //   g = mul_mat_id(gate, x, ids)    gate split 2 [4:{0} 4:{1}]: partial, rows by ids and [4:{0} 4:{1}]
-//   u = mul_mat_id(up, x, ids)      the same
-//   h = glu(g, u)                   act(0) * 0 = 0: the same; a sum that is not routed would be reduced here
+//   u = mul_mat_id(up, x, ids)      the same as g
+//   h = glu(g, u)                   act(0) * 0 = 0, so h is also routed; unrouted partial sums would be reduced here
 //   y = mul_mat_id(down, h, ids)    down split 2 [4:{0} 4:{1}]: each rank has the rows of its experts
 //
 // All functions are pure.
@@ -33,19 +33,19 @@ using Routings = std::span<const RowRouting* const>;
 /// True if a row of the result is 0 whenever this row of source `index` is 0. The other sources may contain any values.
 bool keeps_zeros(const Tensor& node, int index);
 
-/// True if the node can take a routed source `index` without reducing it. The other source of a sum must also be
-/// routed, which this function does not check.
+/// True if the node can take a routed source `index` without reducing this source. The other source of a sum must also
+/// be routed. This function does not check the other source.
 bool passes_routed(const Tensor& node, int index, const RowRouting& routing);
 
 /// True if the result is all 0 when source `index` is all 0. The other sources may contain any values. Unlike
-/// keeps_zeros(), this function allows ops that mix rows. Sums are excluded, because without_zeros() of lower.cpp
-/// handles them.
+/// keeps_zeros(), this function allows ops that mix rows. Returns false for additions. without_zeros() in lower.cpp
+/// handles additions: if one operand is zero, the other operand replaces the addition.
 bool keeps_all_zeros(const Tensor& node, int index);
 /// True if the node's index ranges contain no possible id. Possible i32 ids are less than kNoId.
 bool selects_nothing(const Tensor& node, const SelectParams& params);
 
-/// The strategy that does not reduce routed sources. nullopt if no source is routed, or if the node needs the complete
-/// sum.
+/// Returns the strategy that does not reduce routed sources, or nullopt if no source is routed or the node needs the
+/// complete sum.
 std::optional<NodeChoice> routed_strategy(const Tensor& node, const std::vector<Layout>& sources, Routings routings,
                                           const Rule* rule);
 

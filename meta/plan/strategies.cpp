@@ -47,7 +47,8 @@ FactorSplit disjoint_if_summed(const Rule& rule, FactorSplit split) {
 /// Shares of a divided output are multiples of this length, so that they fill whole cache lines and vector registers.
 constexpr int64_t kOutputUnit = 32;
 
-/// The same shards, described as a split on another axis. Every device must hold either the whole tensor or nothing.
+/// Returns a split on axis `axis` that describes the same shards as `layout`. Every device must hold either the whole
+/// tensor or nothing.
 Layout relabelled(const Layout& layout, const Shape& shape, int axis) {
   return Layout::split(axis, Partition(layout.partition.devices(), {{shape[axis], *layout.holders()}}));
 }
@@ -92,7 +93,7 @@ void add_linear(const Tensor& node, const Rule& rule, const Layouts& sources, st
 }
 
 /// Selects by candidates (candidates.h) if the candidates have fewer bytes than the split rows. If a stretch has
-/// several owners, only the first owner selects from it.
+/// several owners, only the first owner selects from the stretch.
 void add_candidates(const Tensor& node, const Layouts& sources, std::vector<NodeChoice>& out) {
   if (sources.empty() || !sources[0].is_split(0)) return;
   const Partition row = sources[0].partition.disjoint();
@@ -163,7 +164,7 @@ std::vector<NodeChoice> write_strategies(const Tensor& node, const Rule& rule, c
   const auto split = factor_split(rule, rule.sources[0], cache);
   auto strategy = split ? split_strategy(node, rule, *split) : std::nullopt;
   require<InvalidArgument>(strategy.has_value(),
-                           "the sharding rule '{}' of '{}' does not allow the layout of the cache, {}", to_string(rule),
+                           "the sharding rule '{}' of '{}' does not allow the layout {} of the cache", to_string(rule),
                            shoal::to_string(node), cache.to_string());
   return {std::move(*strategy)};
 }

@@ -65,7 +65,7 @@ bool same_kind(const Tensor& a, const Tensor& b) {
 std::optional<Rule> ask(const RuleLookup& rules, const Tensor& node) {
   const std::optional<std::string> text = rules(node);
   require<InvalidArgument>(text || info(node.op).alias != Alias::kWrites,
-                           "'{}' has no sharding rule; an op that writes in place needs one (MetaOptions::rules)",
+                           "'{}' has no sharding rule; an op that writes in place needs a rule (MetaOptions::rules)",
                            to_string(node));
   return text ? std::optional(parse_rule(*text, node)) : std::nullopt;
 }

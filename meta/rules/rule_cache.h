@@ -1,5 +1,5 @@
 // Caches the rules of a graph's nodes. A rule depends only on the op, the parameters, and the dtypes and shapes of the
-// node and its sources, so the equal layers of a model share one lookup. Each plan is made with its own cache. The
+// node and its sources. So the equal layers of a model share one lookup. Each plan is made with its own cache. The
 // graph must outlive the cache. Not thread-safe.
 #pragma once
 

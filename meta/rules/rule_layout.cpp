@@ -1,6 +1,7 @@
-// The effect of a split factor on the operands and parameters of a node. Worked example: mul_mat with 8 heads whose
-// source 0 has 4 heads ("k m c/2 d, k n c d -> m n c d"). c is split as 6:{0} 2:{1}. Then source 0 is split 2 [3:{0}
-// 1:{1}], and source 1 and the result are split 2 [6:{0} 2:{1}].
+// Computes the layouts of a node's operands, and its local parameters, from the partition of one factor. Example: in
+// the mul_mat "k m c/2 d, k n c d -> m n c d", source 1 has 8 heads and source 0 has 4 heads on axis 2. If c is split
+// as 6:{0} 2:{1}, source 0 is split on axis 2 as 3:{0} 1:{1}. Source 1 and the result are split on axis 2 as 6:{0}
+// 2:{1}.
 #include <algorithm>
 
 #include "base/error.h"
@@ -9,15 +10,15 @@
 namespace shoal::meta {
 namespace {
 
-/// The partition of an axis whose factor is split. `n*a` tiles the partition of the factor, and `a/g` groups this
-/// partition.
+/// Returns the partition of an axis whose factor has the partition `factor`. The term `n*a` tiles `factor`, and the
+/// term `a/g` groups `factor`.
 std::optional<Partition> axis_partition(const AxisTerm& term, const Partition& factor) {
   if (term.group == 1) return factor.tile(term.repeat);
   const auto groups = factor.group(term.group);
   return groups ? std::optional(groups->tile(term.repeat)) : std::nullopt;
 }
 
-/// True if every cut is between two units.
+/// True if every cut is at a multiple of `unit`.
 bool fits_unit(const Partition& partition, int64_t unit) {
   int64_t at = 0;
   for (const Run& run : partition.runs()) {
@@ -27,7 +28,7 @@ bool fits_unit(const Partition& partition, int64_t unit) {
   return true;
 }
 
-/// Appends rows [begin, begin + length) of an index space. Adjacent ranges are merged.
+/// Appends the rows [begin, begin + length) to `ranges`. Adjacent ranges are merged.
 void append(std::vector<IndexRange>& ranges, int64_t begin, int64_t length) {
   if (length == 0) return;
   if (!ranges.empty() && ranges.back().begin + ranges.back().length == begin) {
@@ -37,8 +38,8 @@ void append(std::vector<IndexRange>& ranges, int64_t begin, int64_t length) {
   }
 }
 
-/// Global indices of a device's rows; `global` has the indices of all rows. The result is never empty, because an empty
-/// list means all rows.
+/// Returns the global indices of a device's rows. `global` contains the global indices of all rows. An empty list means
+/// that row i has index i. So the list of a device without rows is not empty, but contains a range of length 0.
 std::vector<IndexRange> local_ranges(const std::vector<IndexRange>& global, const Partition& rows, int device) {
   if (rows.local_length(device) == rows.length()) return global;
   std::vector<IndexRange> ranges;

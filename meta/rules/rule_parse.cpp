@@ -36,7 +36,7 @@ Words words(std::string_view text) {
   return parts;
 }
 
-/// Parses one rule. The member variables are also printed in error messages.
+/// Parses one rule. Error messages contain `text_` and `node_`.
 class Parser {
  public:
   Parser(std::string_view text, const Tensor& node) : text_(text), node_(node) {}
@@ -70,7 +70,7 @@ class Parser {
 
   void parse_operand(std::string_view text, const Tensor* tensor, Operand& operand) {
     operand.present = text != "-";
-    expect(operand.present == (tensor != nullptr), "'-' for absent sources and for no other source");
+    expect(operand.present == (tensor != nullptr), "'-' for absent sources, and axes for present sources");
     if (!operand.present) return;
     const Words terms = words(text);
     expect(!terms.empty() && terms.size() <= kMaxDims, "1 to {} axes, got '{}'", kMaxDims, text);
@@ -83,8 +83,8 @@ class Parser {
       const AxisTerm parsed = parse_term(term, tensor->shape[axis]);
       expect(Rule::axis_of(operand, parsed.factor) < 0, "'{}' once in '{}'", rule_.factors[parsed.factor].letter, text);
       operand.axes[axis] = parsed;
-      // A cut of axis 0 must be between two quantisation blocks, so a cut of the factor must be between two groups of
-      // blocks.
+      // A cut of axis 0 must be at a multiple of the quantisation block. One element of the axis stands for `group`
+      // elements of the factor. So a cut of the factor must be at a multiple of block_elems * group.
       Factor& factor = rule_.factors[parsed.factor];
       if (axis == 0) factor.unit = std::lcm(factor.unit, traits(tensor->dtype).block_elems * parsed.group);
     }
@@ -109,7 +109,7 @@ class Parser {
     expect(rest.size() == 1 && rest[0] >= 'a' && rest[0] <= 'z', "a letter in '{}'", term);
     const bool plain = parsed.repeat == 1 && parsed.group == 1;
     expect(kind != FactorKind::kSelected || std::holds_alternative<SelectParams>(node_.params),
-           "no selected '{}' in an op without index ranges", term);
+           "an op with index ranges for the selected '{}'", term);
     expect(plain || kind != FactorKind::kSelected, "no groups or repetitions of a selected factor, got '{}'", term);
     expect(axis_length % parsed.repeat == 0, "a multiple of {} as length of the axis '{}', got {}", parsed.repeat, term,
            axis_length);
@@ -163,9 +163,9 @@ class Parser {
     for (int f = 0; f < static_cast<int>(rule_.factors.size()); ++f) {
       const Factor& factor = rule_.factors[f];
       const bool in_result = Rule::axis_of(rule_.result, f) >= 0;
-      expect(factor.kind != FactorKind::kParallel || in_result, "'{}' in the result, in brackets or after 'sum'",
+      expect(factor.kind != FactorKind::kParallel || in_result, "'{}' in the result, or in brackets, or after 'sum'",
              factor.letter);
-      expect(factor.kind != FactorKind::kSummed || !in_result, "no summed '{}' in the result", factor.letter);
+      expect(factor.kind != FactorKind::kSummed || !in_result, "a result without the summed '{}'", factor.letter);
     }
   }
 

@@ -1,14 +1,14 @@
-// The sharding rules of ops as text, one row per op (grammar: meta/rules/rule.h). A row has one operand for each
-// source: "-" if the source is absent, and `1` on broadcast axes. If a rule depends on the node, the row has a function
-// that returns the text of the rule. The shapes of the node have been checked before the call. An op without a row runs
-// mirrored on gathered sources.
+// The sharding rules of ops as text, one row per op (grammar: meta/rules/rule.h). A rule has one operand for each
+// source. If the source is absent, the operand is "-". If the source is broadcast along an axis, this axis is `1`. If a
+// rule depends on the node, the row has a function that returns the text of the rule. The shapes of the node have been
+// checked before the function is called. An op without a row runs on mirrored sources, and its result is mirrored.
 //
-// The planner has more layouts for the following ops, some of which also have a rule:
+// The planner has additional layouts for the following ops. Some of these ops also have a rule:
 //
-//   reshape, slice, permute, concat   exact arithmetic on runs        meta/layout/layout.h, meta/plan/strategies.cpp
-//   fill                              has no source: each rank fills its own part
-//   top_k, argmax; get_rows of them   each rank selects candidates    meta/plan/candidates.h
-//   mul_mat_id and its users          sums with rows on one rank      meta/plan/routed.h
+//   reshape, slice, permute, concat       computed from the runs         meta/layout/layout.h, meta/plan/strategies.cpp
+//   fill                                  each rank fills its own shard
+//   top_k, argmax; get_rows by their ids  each rank selects candidates   meta/plan/candidates.h
+//   mul_mat_id and the ops that use it    each row is on one rank only   meta/plan/routed.h
 #include <fmt/format.h>
 
 #include <array>
@@ -18,9 +18,9 @@
 namespace shoal::meta {
 namespace {
 
-// --- parts of several rules --------------------------------------------------------------------------------------
+// --- functions that several rules use ----------------------------------------------------------------------------
 
-/// "a, -, b": the operands of the node's sources, with "-" for each absent source.
+/// Returns the operands of the node's sources as "a, -, b", with "-" for each absent source.
 std::string sources(const Tensor& node, const std::vector<std::string>& operands) {
   std::string text;
   for (size_t i = 0; i < node.src.size(); ++i) {
@@ -35,15 +35,17 @@ std::string broadcast(char letter, int64_t source_length, int64_t result_length)
   return source_length == 1 && result_length != 1 ? "1" : std::string(1, letter);
 }
 
-/// The term of an axis that has `groups` groups of the factor `letter`: "h", "h/4". `length` is the length of the
-/// factor. If the length is 0, the axis is the whole factor `spare` instead.
+/// Returns the term of an axis whose elements are groups of the factor `letter`: "h" or "h/4". `groups` is the length
+/// of the axis, and `length` is the length of the factor. If the length is 0, returns the whole factor "(spare)"
+/// instead.
 std::string grouped(char letter, char spare, int64_t length, int64_t groups) {
   if (length == groups) return std::string(1, letter);
   if (length == 0) return fmt::format("({})", spare);
   return fmt::format("{}/{}", letter, length / groups);
 }
 
-/// " | linear 0 2": lists the given sources whose type can be summed. These sources may be Partial.
+/// Returns a clause such as " | linear 0 2", with the given sources that have a float dtype or i32. The sources in the
+/// clause may be Partial.
 std::string linear(const Tensor& node, const std::vector<int>& sources) {
   std::string text;
   for (const int i : sources) {
@@ -55,13 +57,13 @@ std::string linear(const Tensor& node, const std::vector<int>& sources) {
 
 // --- rules that depend on the node ------------------------------------------------------------------------------
 
-/// A device with some rows of the table returns zeros for all other rows (vocabulary-parallel embedding).
+/// A device that stores some rows of the table returns zeros for all other rows (vocabulary-parallel embedding).
 std::string get_rows(const Tensor& node) {
   return "x [r] c d, i c d -> x i c d" + linear(node, {0});
 }
 
-/// The product sums over k. Source 0 may have fewer batches on axes 2 and 3; a single batch of source 0 is used for all
-/// batches of source 1.
+/// The product sums over k. On axes 2 and 3, source 0 may have fewer batches than source 1. If source 0 has only one
+/// batch, this batch is used for all batches of source 1.
 std::string mul_mat(const Tensor& node) {
   const auto batches = [](char letter, char spare, int64_t a, int64_t b) {
     return a == 1 && b != 1 ? "1" : grouped(letter, spare, b, a);
@@ -73,15 +75,15 @@ std::string mul_mat(const Tensor& node) {
          linear(node, {0, 1});
 }
 
-/// A device with some of the experts returns zeros for tokens of other experts (expert parallelism). All experts of a
-/// token may share one x (axis 1 of length 1).
+/// A device that stores some of the experts returns zeros for all other experts (expert parallelism). If axis 1 of x
+/// has length 1, all experts of a token use the same row of x.
 std::string mul_mat_id(const Tensor& node) {
   const std::string used = broadcast('u', node.src[1]->shape[1], node.src[2]->shape[0]);
   return fmt::format("k m [e], k {} t, u t -> m u t | sum k", used) + linear(node, {0, 1});
 }
 
-/// add, sub, mul, div. A sum is linear in both sources jointly: if one source is Partial and one is mirrored, only rank
-/// 0 adds the mirrored source.
+/// The rule of add, sub, mul and div. A sum is linear in both sources jointly. If one source is Partial and the other
+/// source is mirrored, only rank 0 adds the mirrored source.
 std::string binary(const Tensor& node) {
   const auto operand = [&](const Tensor& source) {
     std::string text;
@@ -99,7 +101,7 @@ std::string element_wise(bool is_linear) {
   return std::string("a b c d -> a b c d") + (is_linear ? " | linear 0" : "");
 }
 
-/// The op is linear only without a bias, because otherwise every rank would add the bias.
+/// The op is linear only if the bias is 0. Otherwise, every rank would add the bias.
 std::string scale(const Tensor& node) {
   return element_wise(std::get<ScaleParams>(node.params).bias == 0.0f);
 }
@@ -109,8 +111,8 @@ std::string unary(const Tensor& node) {
   return element_wise(std::get<UnaryParams>(node.params).kind == UnaryKind::kNeg);
 }
 
-/// A cast is linear if it rounds no value. A Partial f32 value is made mirrored before a cast to a smaller type, so
-/// that the sum is rounded and not each addend.
+/// A cast is linear if it does not round. Before a cast to a smaller type, a Partial source is reduced. So the cast
+/// rounds the sum and not each addend.
 std::string cast(const Tensor& node) {
   const DType from = node.src[0]->dtype;
   return element_wise(traits(from).is_float && (node.dtype == DType::kF32 || node.dtype == from));
@@ -120,8 +122,8 @@ std::string contiguous(const Tensor& node) {
   return "a b c d -> a b c d" + linear(node, {0});
 }
 
-/// act(gate) * up is linear in up. In the fused form, axis 0 contains gate, then up. Both segments are split in the
-/// same way.
+/// act(gate) * up is linear in up. In the fused form, axis 0 contains first gate and then up. The segments gate and up
+/// are split in the same way.
 std::string glu(const Tensor& node) {
   if (node.src[1] == nullptr) return "2*a b c d, - -> a b c d";
   return "a b c d, a b c d -> a b c d | linear 1";
@@ -142,8 +144,8 @@ std::string rope(const Tensor& node) {
   return sources(node, {"(d) h t z", "t", "(f)"}) + " -> (d) h t z | linear 0";
 }
 
-/// Heads, queries and batches are independent. A group of heads shares a KV head. If the group is divided among
-/// devices, each of these devices has the KV head. The result is linear in v, unless it includes an lse.
+/// Heads, queries and batches are independent. A group of heads shares a KV head. If several devices divide the group,
+/// each of these devices has the KV head. If the result contains no lse (parts = 0), it is linear in v.
 std::string attention(const Tensor& node) {
   const std::string heads = grouped('h', 'g', node.src[0]->shape[2], node.src[1]->shape[2]);
   const int64_t batches = node.shape[3];
@@ -155,8 +157,9 @@ std::string attention(const Tensor& node) {
   return operands + " -> (e) h t z" + linear(node, {2});
 }
 
-/// Heads are independent. Heads that share a key head are neighbours. With `tiled`, the list of all key heads is
-/// instead repeated until there is one key head for each head. All repetitions are split in the same way.
+/// Heads are independent. Without `tiled`, heads that share a key head are adjacent. With `tiled`, head x uses key head
+/// x % g for g key heads. So the list of key heads is repeated h / g times for h heads. All repetitions are split in
+/// the same way.
 std::string gated_delta(const Tensor& node) {
   const int64_t heads = node.src[2]->shape[1], key_heads = node.src[0]->shape[1];
   std::string of_keys = grouped('h', 'g', heads, key_heads), of_values = "h";
@@ -168,13 +171,13 @@ std::string gated_delta(const Tensor& node) {
                      of_keys, of_values);
 }
 
-/// An axis of the result is n copies of the source's axis. All copies are split in the same way.
+/// Each axis of the result consists of n copies of the source's axis. All copies are split in the same way.
 std::string repeat(const Tensor& node) {
   std::string source, result;
   for (int axis = 0; axis < kMaxDims; ++axis) {
     const char letter = static_cast<char>('a' + axis);
     const int64_t from = node.src[0]->shape[axis], to = node.shape[axis];
-    // With 0 copies, no element of the source reaches the result.
+    // If the result has 0 copies, no element of the result depends on the factor. So the factor is not split.
     source += to == 0 && from != 0 ? fmt::format("({}) ", letter) : fmt::format("{} ", letter);
     if (from == to) {
       result += fmt::format("{} ", letter);
@@ -217,15 +220,17 @@ constexpr Row kRules[] = {
     {Op::kLayerNorm, "(a) b c d -> (a) b c d"},
     {Op::kSoftMax, soft_max},
     {Op::kRope, rope},
-    // For sum_rows, the sum of one device's part of the row is an addend. For argmax, a device needs the whole row.
+    // In sum_rows, a device sums only its own elements of a row, and the result is Partial. In argmax, a device needs
+    // the whole row.
     {Op::kSumRows, "a b c d -> 1 b c d | sum a | linear 0"},
     {Op::kArgmax, "(a) b c d -> 1 b c d"},
-    // The k results are a separate axis.
+    // The axis with the k results has a factor of its own.
     {Op::kTopK, "(a) b c d -> (k) b c d"},
     {Op::kAttention, attention},
-    // A device sums its own parts of the first source, but needs the whole second source.
+    // Axis z of the first source contains partial attention results. Each device sums its own results, but needs the
+    // lse of all results (the second source).
     {Op::kMergeAttention, "(n) h t z, (y) h t -> (e) h t | sum z"},
-    // Channels are independent. A token depends on the tokens before it.
+    // Channels are independent. A token depends on earlier tokens.
     {Op::kCausalConv, "c (t), (k) c, c (s), (t) -> c (n)"},
     {Op::kGatedDelta, gated_delta},
     {Op::kCast, cast},
@@ -233,7 +238,7 @@ constexpr Row kRules[] = {
     {Op::kRepeat, repeat},
 };
 
-/// The row of each op; nullptr if the op has none.
+/// The row of each op; nullptr if the op has no row.
 constexpr auto kRowOf = [] {
   std::array<const Row*, kOpCount> rows{};
   for (const Row& row : kRules) rows[static_cast<size_t>(row.op)] = &row;

@@ -1,7 +1,6 @@
-// An architecture describes a family of models. Each architecture has one function (decoder.h). This function lists the
-// tensors that a model file must or may contain, and creates the graph of one batch. An architecture consists of one
-// file and one row of architectures.def. scripts/reference creates the reference outputs for the tests of
-// architectures.
+// An architecture describes a family of models. Each architecture has one row in architectures.def. The row names a
+// function (decoder.h) that lists the tensors that a model file must or may contain, and creates the graph of one
+// batch. scripts/reference creates the reference outputs for the tests of architectures.
 //
 // All functions are pure and thread-safe.
 #pragma once
@@ -44,15 +43,16 @@ struct DecoderGraph {
   Tensor* positions = nullptr;    ///< i32 [n]: position of each token in its sequence
   Tensor* cache_rows = nullptr;   ///< i32 [n]: row of the KV cache to which each token is written; < 0: not written
   Tensor* out_ids = nullptr;      ///< i32 [outputs]: indices of the tokens whose logits are wanted
-  Tensor* temperature = nullptr;  ///< f32 [1, 1, n]: factors that multiply the queries (AttentionTemperature); or
-                                  ///< nullptr
-  Tensor* state_rows = nullptr;   ///< i32 [r]: 0, 1, ... r - 1, the rows to which states are written; or nullptr
+  Tensor* temperature = nullptr;  ///< f32 [1, 1, n]: factors that multiply the queries; nullptr if the model has no
+                                  ///< AttentionTemperature
+  Tensor* state_rows = nullptr;   ///< i32 [r]: 0, 1, ... r - 1, the rows to which states are written; nullptr if no
+                                  ///< layer is recurrent
   /// i32 [n, parts]: index of the last row to which a token attends in each part. nullptr if the cache is not divided
   /// into parts (kv_cache.h). part_rows is the number of rows of each part.
   Tensor* last_rows = nullptr;
   int64_t part_rows = 0;
-  std::vector<WindowInputs> windows;  ///< one entry for each window length that layers with ring caches have
-  Tensor* logits = nullptr;           ///< f32 [vocab, outputs]; an output of the graph unless candidates are selected
+  std::vector<WindowInputs> windows;  ///< one entry per window length of the layers with ring caches
+  Tensor* logits = nullptr;           ///< f32 [vocab, outputs]; an output of the graph if no candidates are selected
   /// Ids (i32 [candidates, outputs]) and logits (f32 [1, candidates, outputs]) of each output's best tokens. The best
   /// token comes first; among equal logits, the lowest id comes first. If candidates are selected, both tensors are
   /// outputs of the graph; otherwise both are nullptr.
@@ -79,8 +79,8 @@ struct Architecture {
   ReadHparams read;
 
   /// The tensors of a model file in order of use. Frequency factors come last. Returns only tensors for which
-  /// `is_there` returns true. Without `is_there`, returns all required and optional tensors, except those with
-  /// TensorSpec::alternative.
+  /// `is_there` returns true. If `is_there` is empty, returns every tensor for which TensorSpec::alternative is false,
+  /// including optional tensors.
   std::vector<TensorSpec> tensors(const Hparams& hparams, const IsThere& is_there = {}) const;
   /// `weights` contains the weight tensors by name, and `cache` contains the tensors of the KV cache.
   DecoderGraph build(const Hparams& hparams, const TensorContext& weights, const KvCache& cache,

@@ -344,7 +344,7 @@ Tensor* Decoder::scaled(Tensor* x, float factor, const std::string& result) {
   return factor == 1.0f ? x : scale(*out_.graph, x, {factor}, result);
 }
 
-/// The weight `of`.weight, with one factor per element of axis 0 of x.
+/// Returns the vector `of`.weight. It has one factor for each index of axis 0 of x.
 Tensor* Decoder::factors(const std::string& of, Tensor* x, int layer, bool optional) {
   return source_({of + ".weight", {x->shape[0], 1, 1, 1}, layer, kMirrored, optional, false, true});
 }
@@ -455,7 +455,7 @@ void Decoder::head(Tensor* x, Bias bias) {
   add_outputs(logits);
 }
 
-/// Makes the logits or the selected candidates outputs of the graph.
+/// Marks the logits, or the selected candidates, as outputs of the graph.
 void Decoder::add_outputs(Tensor* logits) {
   Graph& g = *out_.graph;
   out_.logits = logits;

@@ -85,8 +85,8 @@ class Layer {
   Tensor* residual(Tensor* x, Tensor* added, std::string_view result);
 
   /// attn_q, attn_k and attn_v times x, or one fused tensor (attn_qkv) times x. Devices divide these tensors by KV
-  /// heads. Each KV head stays with its query heads. Files of any architecture may have attention biases. For layers
-  /// that read another layer's cache (LayerHparams::kv_layer), returns only q.
+  /// heads. A KV head and its query heads are on the same device. Files of any architecture may have attention biases.
+  /// For layers that read another layer's cache (LayerHparams::kv_layer), returns only q.
   Qkv qkv(Tensor* x, Bias bias = Bias::kOptional, Values values = Values::kOwn);
   /// rms_norm of each head of q and k with attn_q_norm and attn_k_norm. If `optional` is true and the file lacks these
   /// weights, returns the heads unchanged.
@@ -110,8 +110,8 @@ class Layer {
   Qkv apply_rope(Qkv heads, Tensor* factors = nullptr);
   /// The weight attn_sinks, f32 [heads].
   Tensor* sinks();
-  /// If the layer has its own cache, writes k and v to this cache. Then attends to this cache, or to the cache of layer
-  /// LayerHparams::kv_layer. Returns f32 [head_dim_v * heads, t]. In layers with values_in_keys, v is nullptr.
+  /// If the layer has its own cache, writes k and v to this cache and attends to it. Otherwise attends to the cache of
+  /// layer LayerHparams::kv_layer. Returns f32 [head_dim_v * heads, t]. In layers with values_in_keys, v is nullptr.
   Tensor* attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks = nullptr);
   /// attended * sigmoid(gates). `attended` is a result of attention().
   Tensor* gate(Tensor* attended, Tensor* gates);
@@ -134,9 +134,10 @@ class Layer {
   /// experts, returns the weighted sum of the `experts_used` best experts (Routing), plus the shared expert. Devices
   /// divide each expert by columns.
   Tensor* feed_forward(Tensor* x, const FeedForward& kind);
-  /// The two parts of feed_forward(). dense() computes the block that all tokens use. In layers with experts, this
-  /// block has the columns of the shared expert, and its tensors have the names of a dense block. experts() multiplies
-  /// ffn_gate_inp by `routed` to select the experts.
+  /// dense() and experts() compute the two parts of feed_forward() separately. dense() computes the block that all
+  /// tokens use. In layers with experts, this block is the shared expert (LayerHparams::shared_ff columns), but its
+  /// tensors have the names of a dense block. experts() multiplies ffn_gate_inp by `routed` to select the experts, and
+  /// applies these experts to x.
   Tensor* dense(Tensor* x, const FeedForward& kind);
   Tensor* experts(Tensor* x, Tensor* routed, const FeedForward& kind);
 

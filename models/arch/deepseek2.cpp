@@ -45,7 +45,7 @@ float log_multiplier(const HparamsReader& in) {
   return value > 0.3f ? 0.1f * value : value;
 }
 
-/// Applies YaRN's magnitude to the attention scale and not to the rotated vectors.
+/// Applies YaRN's magnitude to the attention scale instead of to the rotated vectors.
 void scale_attention(const HparamsReader& in, const Hparams& h, LayerHparams& layer) {
   float scale = 1.0f / std::sqrt(static_cast<float>(h.latent.head_dim_k));
   if (layer.rope.ext_factor != 0.0f) {

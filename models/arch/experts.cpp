@@ -68,8 +68,9 @@ Layer::Chosen Layer::route(Tensor* x, Bias bias) {
   return {ids, reshape(g_, weights, {1, used, t, 1}, name("router.weights"))};
 }
 
-/// Multiplies the results `x` of the chosen experts by the scales of the experts' matrices. Returns `x` if the file has
-/// no scales. Files with nvfp4 weights have scales. If `usual` is true, files with other weights may also have scales.
+/// Multiplies `x` by the scales of the experts' matrices. `x` contains the results or the weights of the chosen
+/// experts. Returns `x` if the file has no scales. Files with nvfp4 weights have scales. If `usual` is true, files with
+/// other weight types may also have scales.
 Tensor* Layer::times_factors(std::string_view of, Tensor* x, Tensor* ids, bool usual, std::string_view result) {
   const int64_t count = h_.experts, used = ids->shape[0], t = ids->shape[1];
   Tensor* of_all = d_.source_({name(of) + ".scale", {count, 1, 1, 1}, index_, {}, true, !usual, true});
@@ -104,8 +105,8 @@ Tensor* Layer::sum_of_experts(Tensor* each, Tensor* weights, std::string_view pr
   return reshape(g_, sum_rows(g_, by_element, named("sum")), {each->shape[0], each->shape[2], 1, 1}, name(result));
 }
 
-/// Computes the input of ffn_down_exps, [ff, used, t], for the experts in `ids` from `input` [embd, 1, t]. Some files
-/// fuse the matrices of gate and up (ffn_gate_up_exps).
+/// Applies gate and up of the experts in `ids` to `input`, [embd, 1, t]. Returns the input of ffn_down_exps:
+/// [ff, used, t]. Some files fuse the matrices of gate and up (ffn_gate_up_exps).
 Tensor* Layer::hidden_of_experts(Tensor* input, Tensor* ids, const FeedForward& kind) {
   const Shape shape{d_.h_.embd, h_.ff, h_.experts, 1}, both{shape[0], 2 * h_.ff, h_.experts, 1};
   const Cut columns{CutGroup::kFeedForward, 1, 1}, twice{CutGroup::kFeedForward, 1, 1, {{{CutGroup::kFeedForward, 1}}}};

@@ -43,7 +43,7 @@ Tensor* add_embedding(Decoder& d, Layer& l, Tensor* x, Tensor* embeddings) {
 }
 
 /// Returns the normalised result of the dense block plus the normalised result of the experts. The router uses a
-/// separate norm of x.
+/// separate norm of x. In layers without experts, returns the result of the dense block without normalisation.
 Tensor* dense_and_experts(Decoder& d, Layer& l, Tensor* x) {
   Graph& g = d.graph();
   const int64_t embd = d.hparams().embd;
@@ -94,7 +94,7 @@ void read_windowed(const HparamsReader& in, LayerHparams& layer) {
 void read_shared(const HparamsReader& in, Hparams& h) {
   constexpr std::string_view kKey = "attention.shared_kv_layers";
   const int64_t shared = in.count_or_zero(kKey), own = h.layers - shared;
-  in.need(own > 0, kKey, "is {} of {} layers", shared, h.layers);
+  in.need(own > 0, kKey, "is {}; it must be less than {}, the number of layers", shared, h.layers);
   for (int64_t i = own; i < h.layers; ++i) {
     LayerHparams& layer = h.per_layer[static_cast<size_t>(i)];
     layer.kv_layer = last_of_kind(h, own, layer.attention.window > 0);
@@ -102,7 +102,7 @@ void read_shared(const HparamsReader& in, Hparams& h) {
             own, i);
     const LayerHparams& writer = h.layer(layer.kv_layer);
     in.need(writer.heads == layer.heads && writer.kv_heads == layer.kv_heads, "attention.head_count_kv",
-            "gives layer {} a different number of heads than layer {}, although both share keys and values", i,
+            "gives layer {} a different number of heads than layer {}, although both layers share keys and values", i,
             layer.kv_layer);
   }
 }

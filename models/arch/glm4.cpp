@@ -10,7 +10,8 @@ void glm4(Decoder& d) {
   d.head(d.rms_norm(d.wanted_rows(x), "output_norm", "out_norm"));
 }
 
-/// In files converted from a vision model, the rows of q and k have another order. This order needs another RopeMode.
+/// In files converted from a vision model, the rows of q and k have a different order than in other GLM 4 files.
+/// This order needs RopeMode::kHalves.
 void read_glm4(const HparamsReader& in, Hparams& h) {
   if (!in.is_set("rope.dimension_sections")) return;
   for (LayerHparams& layer : h.per_layer) layer.rope.mode = RopeMode::kHalves;

@@ -11,7 +11,7 @@ void read_granite(const HparamsReader& in, Hparams& h) {
   for (LayerHparams& layer : h.per_layer) {
     layer.attention.scale = in.factor("attention.scale");
     layer.shared_ff = in.count_or_zero("expert_shared_feed_forward_length");
-    // Only dense models use this key. Savers write "false" for all other models.
+    // Only dense models use this key. Programs that save GGUF files write "false" for all other models.
     if (h.experts == 0 && !in.flag_or("rope.scaling.finetuned", true)) layer.rope.dims = 0;
   }
 }

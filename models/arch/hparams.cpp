@@ -19,25 +19,25 @@ constexpr std::array<std::string_view, 4> kGroups{"attention.", "rope.", "expert
 
 /// These keys have no effect in architectures that do not read them.
 constexpr auto kHarmless = std::to_array<std::string_view>({
-    "expert_weights_norm",      // other architectures always normalise expert weights, although savers write "false"
-    "expert_group_used_count",  // no effect with one group
+    "expert_weights_norm",      // written as "false", although architectures that do not read this key always normalise
+    "expert_group_used_count",  // has no effect if there is only one group
     "rope.dimension_sections",  // axes of image positions; the position of a text token is the same on all axes
     "rope.scaling.finetuned",   // describes the training
     // Other names for rope.dimension_sections.
     "rope.mrope_interleaved",
     "rope.mrope_section",
-    // Head lengths and rotated elements of layers with windows. If an architecture does not read these keys, its layers
-    // with and without windows have the same lengths. Savers write these keys for all models.
+    // Head lengths and RoPE settings of layers with windows. If an architecture does not read these keys, its layers
+    // with and without windows use the same settings. Programs that save GGUF files write these keys for all models.
     "attention.key_length_swa",
     "attention.value_length_swa",
     "rope.dimension_count_swa",
     "rope.freq_base_swa",
-    // Keys of other architectures. Savers write these keys for all models.
+    // Keys of other architectures. Programs that save GGUF files write these keys for all models.
     "attention.indexer.kpool_select_tail",
     "attention.recurrent_layers",
     "attention.rope_pattern",
     "expert_group_scale",
-    // Parameters of RoPE scaling types that the file does not use.
+    // Parameters of RoPE scaling. A scaling type does not read the parameters of other scaling types.
     "rope.scale_linear",
     "rope.scaling.factor",
     "rope.scaling.original_context_length",
@@ -172,7 +172,7 @@ void scale_yarn(const HparamsReader& in, Hparams& h) {
   h.rope.ext_factor = in.set_or("rope.scaling.yarn_ext_factor", 1.0f);
   h.rope.beta_fast = in.positive_or("rope.scaling.yarn_beta_fast", h.rope.beta_fast);
   h.rope.beta_slow = in.positive_or("rope.scaling.yarn_beta_slow", h.rope.beta_slow);
-  // Savers write 1 if the model has no magnitude.
+  // Programs that save GGUF files write 1 if the model has no magnitude.
   const float magnitude = in.positive_or("rope.scaling.yarn_attn_factor", 1.0f);
   if (magnitude != 1.0f) {
     h.rope.attn_factor *= magnitude / yarn_magnitude(h.rope);
@@ -217,7 +217,7 @@ void read_rope(const HparamsReader& in, RopeMode mode, Hparams& h) {
 Gating read_gating(const HparamsReader& in) {
   const int64_t number = in.count_or_zero("expert_gating_func");
   in.need(number <= static_cast<int64_t>(Gating::kSqrtSoftplus), "expert_gating_func",
-          "is {}; use 1 (soft_max), 2 (sigmoid), 3 (soft_max of the chosen experts) or 4 (root of softplus)", number);
+          "is {}; expected 1 (soft_max), 2 (sigmoid), 3 (soft_max of chosen experts) or 4 (root of softplus)", number);
   return number == 0 ? Gating::kSoftMax : static_cast<Gating>(number);
 }
 
@@ -230,15 +230,15 @@ void read_groups(const HparamsReader& in, Hparams& h) {
   routing.groups_used = in.count("expert_group_used_count");
   const int64_t room = routing.groups_used * (h.experts / routing.groups);
   in.need(routing.groups_used <= routing.groups && h.experts_used <= room, "expert_group_used_count",
-          "is {} of {} groups; a token needs groups that hold {} of {} experts", routing.groups_used, routing.groups,
-          h.experts_used, h.experts);
+          "is {}; the largest value is {}, and the used groups must contain at least {} of {} experts",
+          routing.groups_used, routing.groups, h.experts_used, h.experts);
 }
 
 void read_experts(const HparamsReader& in, Hparams& h) {
   h.experts = in.count_or_zero("expert_count");
   if (h.experts == 0) return;
   h.experts_used = in.count("expert_used_count");
-  in.need(h.experts_used <= h.experts, "expert_used_count", "is {}, more than the {} experts", h.experts_used,
+  in.need(h.experts_used <= h.experts, "expert_used_count", "is {}, but the model has {} experts", h.experts_used,
           h.experts);
   read_groups(in, h);
   h.routing.gating = read_gating(in);

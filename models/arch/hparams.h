@@ -3,10 +3,10 @@
 // may be arrays with one entry per layer.
 //
 // read_hparams throws InvalidArgument with one line that names the file and the key. Examples of rejected values are a
-// count that is 0 or absurdly large, a number of KV heads that does not divide the number of heads, more rotated
-// elements than a head has, and an unknown type of RoPE scaling.
+// count that is 0 or absurdly large, a number of KV heads that does not divide the number of heads, a number of rotated
+// elements above the head length, and an unknown type of RoPE scaling.
 //
-//   tiny-kjv-5m: 6 layers, embd 256, 8 query heads of 32, 4 KV heads (2 query heads for each), ff 768, vocab 1024
+//   tiny-kjv-5m: 6 layers, embd 256, 8 query heads of length 32, 4 KV heads (1 per 2 query heads), ff 768, vocab 1024
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace shoal::models {
 
-/// A recurrent layer, which has a state of fixed size instead of keys and values. It consists of a causal depthwise
-/// convolution, followed by the gated delta rule (ops.h) if there are value heads.
+/// A recurrent layer, which has a state of fixed size instead of keys and values. The layer consists of a causal
+/// depthwise convolution, followed by the gated delta rule (ops.h) if there are value heads.
 struct RecurrentHparams {
   int64_t taps = 0;  ///< number of taps of the convolution, including the current token; 0: an attention layer
   int64_t k_heads = 0, v_heads = 0, head_dim = 0;
@@ -46,7 +46,7 @@ struct LayerHparams {
   AttentionParams attention{.causal = true};
   bool values_in_keys = false;  ///< whether the values are the first head_dim_v elements of the keys and have no
                                 ///< separate cache
-  int64_t kv_layer = -1;        ///< index of the layer whose cache this layer reads; -1: its own cache
+  int64_t kv_layer = -1;        ///< index of the layer whose cache this layer reads; -1: this layer has its own cache
   RecurrentHparams recurrent;
 
   bool attends() const { return recurrent.taps == 0; }
@@ -56,20 +56,20 @@ struct LayerHparams {
 };
 
 /// Multi-head latent attention. The keys and values of all heads are computed from one row of `rank` numbers per token.
-/// All heads also share rope.dims key elements.
-/// Newer files store separate matrices for keys and values. shoal then multiplies queries by the key matrix and
-/// attention results by the value matrix, and the cache holds only the rows (layers with values_in_keys). Older files
-/// store both matrices in one tensor. The cache then holds the keys and values of each head.
+/// In addition, the keys of all heads contain the same rope.dims elements. Newer files store separate matrices for keys
+/// and values. shoal then multiplies queries by the key matrix and attention results by the value matrix, and the cache
+/// holds only the rows (LayerHparams::values_in_keys). Older files store both matrices in one tensor. The cache then
+/// holds the keys and values of each head.
 struct LatentHparams {
-  int64_t rank = 0;        ///< 0: the model has no latent attention
+  int64_t rank = 0;        ///< length of the row; 0: the model has no latent attention
   int64_t query_rank = 0;  ///< length of the row from which queries are computed; 0: queries are computed from the
                            ///< activations
-  int64_t head_dim_k = 0;  ///< length of a head's key, with the rope.dims shared elements at the end
+  int64_t head_dim_k = 0;  ///< length of a head's key, including the rope.dims shared elements at its end
   int64_t head_dim_v = 0;
   bool operator==(const LatentHparams&) const = default;
 };
 
-/// Function that turns router logits into probabilities. The numbers are the values of expert_gating_func.
+/// Function that turns router logits into probabilities. The enumerators have the values of the key expert_gating_func.
 enum class Gating : uint8_t { kSoftMax = 1, kSigmoid, kSoftMaxOfChosen, kSqrtSoftplus };
 
 /// How experts are chosen and weighted.
@@ -77,9 +77,9 @@ struct Routing {
   Gating gating = Gating::kSoftMax;
   bool normalised = true;  ///< whether the weights of the chosen experts are scaled to a sum of 1
   float scale = 1.0f;      ///< factor that multiplies the weights after normalisation
-  int64_t groups = 1;      ///< number of groups of consecutive experts; a token uses the best groups_used groups
+  int64_t groups = 1;      ///< number of groups of consecutive experts; a token uses the `groups_used` best groups
   int64_t groups_used = 1;
-  int64_t group_best = 2;  ///< number of best experts per group; the sum of their scores ranks the group
+  int64_t group_best = 2;  ///< the score of a group is the sum of the scores of its `group_best` best experts
   bool operator==(const Routing&) const = default;
 };
 
@@ -94,7 +94,7 @@ struct AttentionTemperature {
 struct Hparams : LayerHparams {
   std::string architecture;
   int64_t layers = 0;
-  int64_t context = 0;  ///< number of positions in training
+  int64_t context = 0;  ///< context length of the training, in tokens
   int64_t embd = 0;
   int64_t vocab = 0;
   int64_t experts_used = 0;
@@ -106,8 +106,8 @@ struct Hparams : LayerHparams {
   float embedding_scale = 1.0f;
   float residual_scale = 1.0f;  ///< factor that multiplies the results of attention and feed-forward blocks
   float logit_scale = 1.0f;
-  float logit_softcap = 0.0f;  ///< logits become c * tanh(logit / c) for c > 0
-  /// Unread keys of the file about attention, RoPE, experts and states.
+  float logit_softcap = 0.0f;  ///< if this value c is above 0, each logit becomes c * tanh(logit / c)
+  /// Keys about attention, RoPE, experts and states that the file contains and shoal does not read.
   std::vector<std::string> unread_keys;
   std::vector<LayerHparams> per_layer;  ///< empty if all layers are equal
 
@@ -125,7 +125,7 @@ class HparamsReader;
 /// Reads the keys that only one architecture has. All other fields of `h` are already set, including `per_layer`.
 using ReadHparams = void (*)(const HparamsReader& in, Hparams& h);
 
-/// `rope` tells which elements of a head are rotated together. Files do not store this mode.
+/// `rope` determines which elements of a head are rotated together. Files do not store this mode.
 Hparams read_hparams(const GgufFile& file, RopeMode rope, ReadHparams read_more = nullptr);
 
 }  // namespace shoal::models

@@ -1,6 +1,7 @@
-// Reads hyper-parameters from a file: keys below the prefix of the architecture, with range checks. Functions of the
-// type ReadHparams use a reader. A reader refers to the file and lives only during one read. The reader records which
-// keys were read, so that unread_keys() can name all other keys.
+// Reads the hyper-parameters of one architecture from a file and checks their ranges. The keys of an architecture have
+// its name as prefix. Functions of the type ReadHparams use a reader. A reader refers to the file and exists only
+// during one call of read_hparams(). The reader records which keys were read, so that unread_keys() can name all other
+// keys.
 //
 //   void read_gemma2(const HparamsReader& in, Hparams& h) {
 //     read_windows(in, h, 4096, 2);
@@ -21,7 +22,7 @@
 
 namespace shoal::models {
 
-/// Reads keys below one prefix and checks their ranges.
+/// Reads keys with one prefix and checks the ranges of their values.
 class HparamsReader {
  public:
   /// Counts are at most 2^30, so that the product of two counts fits into int64.
@@ -45,7 +46,7 @@ class HparamsReader {
   int64_t count_or(std::string_view name, int64_t fallback) const { return has(name) ? count(name) : fallback; }
 
   /// Returns one count per layer. The file stores one number for all layers, or an array. `least` is the smallest valid
-  /// count: 1, or 0 if a layer may have none.
+  /// count. It is 0 for counts that may be 0 in some layers.
   std::vector<int64_t> counts(std::string_view name, int64_t layers, int64_t least = 1) const {
     const GgufValue* value = file_.find_value(key(name));
     if (value == nullptr || value->type != GgufType::kArray) {
@@ -103,8 +104,8 @@ class HparamsReader {
     return file_.get_or<std::string>(key(name), std::move(fallback));
   }
 
-  /// Unread keys of the file about attention, RoPE, experts and states. Omits keys with the value 0, which means
-  /// "none", and keys without effect.
+  /// Returns the keys about attention, RoPE, experts and states that were not read. Omits keys with the value 0, which
+  /// means "none", and keys without effect.
   std::vector<std::string> unread_keys() const;
 
   template <class... Args>
@@ -155,13 +156,13 @@ void scale_yarn(const HparamsReader& in, Hparams& h);
 void read_temperature(const HparamsReader& in, Hparams& h);
 
 /// Sets the windows of layers that attend only to the last attention.sliding_window positions. sliding_window_pattern
-/// is a flag per layer or a period n: the last layer of each period has no window. `window` and `period` are the
-/// defaults for absent keys. If the window or the period is 0, no layer has a window.
+/// is a flag per layer or a period n. With a period, the last layer of each period has no window. `window` and `period`
+/// are the defaults for absent keys. If the window or the period is 0, no layer has a window.
 void read_windows(const HparamsReader& in, Hparams& h, int64_t window, int64_t period);
 
-/// Sets the number of feed-forward columns of all layers (`ff`) to the columns of one expert:
-/// expert_feed_forward_length, or else feed_forward_length divided by the number of experts that a token uses. Throws
-/// for a model without experts.
+/// Sets `ff` of all layers to the number of columns of one expert. This number is expert_feed_forward_length if the
+/// file has this key. Otherwise, the number is feed_forward_length divided by the number of experts that a token uses.
+/// Throws for a model without experts.
 void read_expert_width(const HparamsReader& in, Hparams& h);
 
 /// Makes the first leading_dense_block_count layers dense. These layers have feed_forward_length columns and no

@@ -32,8 +32,9 @@ int64_t rows_of(const LayerHparams& layer, const KvCacheOptions& options) {
   return std::min(options.rows, (needed + kRowUnit - 1) / kRowUnit * kRowUnit);
 }
 
-/// Returns the cut of the channels of a convolution. The channels are the queries, keys and values of a delta rule, or
-/// plain channels.
+/// Returns the cut of the channels of a convolution. Before a delta rule, the channels are the elements of queries,
+/// keys and values, and devices divide them by heads. Without a delta rule, each channel counts as one member of
+/// CutGroup::kStateHeads.
 Cut by_channels(const RecurrentHparams& r) {
   if (r.v_heads == 0) return {CutGroup::kStateHeads, 0, 1};
   const CutSegment values{CutGroup::kStateHeads, r.tiled ? r.head_dim : r.head_dim * r.group(),
@@ -142,7 +143,7 @@ int64_t last_row_in_part(int64_t position, int64_t parts, int64_t part) {
 
 std::vector<CacheTensor> cache_tensors(const Hparams& h, const KvCacheOptions& options) {
   require<InvalidArgument>(options.parts >= 1 && (options.parts == 1 || has_latent_cache(h)),
-                           "{} cache parts are not possible; use 1 (more than 1 requires that all caches are latent)",
+                           "{} cache parts are not possible; use 1 (several parts require that all caches are latent)",
                            options.parts);
   Lister lister(options);
   for (int i = 0; i < h.layers; ++i) {

@@ -1,8 +1,9 @@
-// The cached state of one sequence. An attention layer has keys [head_dim, rows, kv_heads] and values of the tokens so
-// far, as f16 (default) or another type of cache_dtype_names(). Some attention layers read an earlier layer's cache
-// instead. A recurrent layer has a state of fixed size in f32: the latest `taps - 1` inputs of its convolution, and the
-// matrix of each value head, [head_dim, head_dim, v_heads]. declare_cache() creates unplaced tensors, and the owner of
-// the cache allocates them on its device. The tensors belong to `context` and live as long as the cache.
+// The cached state of one sequence. An attention layer has the keys and values of the earlier tokens, each as
+// [head_dim, rows, kv_heads]. Their type is f16 (default) or another type of cache_dtype_names(). Some attention layers
+// read an earlier layer's cache instead. A recurrent layer has a state of fixed size in f32: the latest `taps - 1`
+// inputs of its convolution, and the matrix of each value head, [head_dim, head_dim, v_heads]. declare_cache() creates
+// tensors without memory, and the owner of the cache allocates them on its device. The tensors belong to `context` and
+// live as long as the cache.
 //
 // The cache of a layer with a window is a ring buffer if the ring is smaller than the whole context. The ring has rows
 // for the window and for one batch. Position p is in row p % rows:
@@ -70,7 +71,7 @@ std::string cache_dtype_names();
 bool has_latent_cache(const Hparams& hparams);
 /// Row of a position in a cache that stores all parts one after another. Returns a negative position unchanged.
 int64_t row_in_parts(int64_t position, int64_t parts, int64_t part_rows);
-/// Last row of `part` at or before `position`; -1 if there is no such row.
+/// Last row of `part` whose position is at most `position`; -1 if there is no such row.
 int64_t last_row_in_part(int64_t position, int64_t parts, int64_t part);
 
 /// Cache tensors, layer by layer. If heads do not fill the blocks of a quantised type, the keys or values are f16.
@@ -80,7 +81,7 @@ int64_t last_row_in_part(int64_t position, int64_t parts, int64_t part);
 /// - `options` requests several parts, but some caches are not latent
 std::vector<CacheTensor> cache_tensors(const Hparams& hparams, const KvCacheOptions& options);
 
-/// Throws InvalidArgument like cache_tensors, and for a number of rows below 1.
+/// Throws InvalidArgument like cache_tensors(), and also if the number of rows is below 1 or above 2^31 - 1.
 void declare_cache(KvCache& cache, const Hparams& hparams, const KvCacheOptions& options);
 
 /// One line about keys or values whose type differs from the requested type. Returns "" if there are none.

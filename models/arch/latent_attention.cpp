@@ -1,12 +1,12 @@
-// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434). A token has one row of c = latent.rank numbers. It also
-// has r = rope.dims rotated elements. Head h has the key (K_h row) and the value (V_h row). The rotated elements are
+// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434). Each token has a row of c = latent.rank numbers, and
+// also r = rope.dims rotated elements. Head h has the key (K_h row) and the value (V_h row). The rotated elements are
 // appended to the keys of every head. The matrices can be moved from the rows to the queries and to the result:
 //
 //   q_h . (K_h row) = (K_h^T q_h) . row    and    sum of weights * (V_h row) = V_h (sum of weights * row)
 //
 // So the cache needs only one KV head, [row | rotated], with c + r elements. The first c elements are also the values.
-// A token then needs 576 numbers instead of 128 heads * (192 + 128). This method requires separate matrices for keys
-// and values in the file (attn_k_b holds K_h^T).
+// For each token and layer, the cache of DeepSeek-V2 then stores 576 numbers instead of 128 heads * (192 + 128)
+// numbers. This method requires separate matrices for keys and values in the file (attn_k_b holds K_h^T).
 #include "models/arch/decoder.h"
 
 namespace shoal::models {

@@ -1,5 +1,5 @@
 // LFM 2: most layers are a gated convolution over three tokens. All other layers are attention layers with normalised
-// heads. In the file, a convolution layer has no KV heads.
+// heads. In the file, a convolution layer has 0 KV heads.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 

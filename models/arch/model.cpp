@@ -31,7 +31,7 @@ constexpr auto kOtherNames = std::to_array<OtherName>({
     {"qwen3next", "ssm_dt", "ssm_dt.bias"},
 });
 
-/// Name prefixes of ignored tensors: images, sound and draft heads.
+/// Name prefixes of ignored tensors, which belong to images, sound and draft heads.
 constexpr std::array<std::string_view, 4> kPassedOver{"v.", "mm.", "a.", "mtp."};
 
 /// Returns "blk.12." for "blk.12.ssm_dt", and "" for other names.
@@ -122,7 +122,7 @@ void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs, 
   for (const GgufTensor& tensor : file.tensors()) {
     if (has_drafts && layer_of(tensor.name) >= hparams.layers) continue;
     if (is_of_unused_keys(tensor.name, hparams)) continue;
-    if (tensor.name.ends_with(".input_scale")) continue;  // scale for 4-bit activations in products with nvfp4 weights
+    if (tensor.name.ends_with(".input_scale")) continue;  // scale of 4-bit activations (nvfp4), which shoal ignores
     if (!passed_over_as(tensor.name).empty()) continue;
     require<InvalidArgument>(known.contains(tensor.name),
                              "{}: tensor '{}' is not part of a {} model; use another model file", file.path(),

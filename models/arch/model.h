@@ -1,8 +1,8 @@
-// An opened model: the file, its metadata, and its weights as declared tensors. Opening checks that the file has all
-// tensors of its architecture with the right shapes and no unknown tensors. Tensors for images, sound and draft heads
-// are ignored, and tensors with Ollama's names are renamed. Loading (loader.h) places the weights on devices. A Model
-// owns the mapping, the tensors and the memory of loaded weights. So the Model must outlive the graphs that use it. One
-// thread opens and loads a model. Afterwards any number of sessions may read it.
+// An opened model: the file, its metadata, and its weights as declared tensors. Opening checks that all tensors of the
+// architecture are present, that their shapes are right, and that no tensor is unknown. Tensors for images, sound and
+// draft heads are ignored, and tensors with Ollama's names are renamed. Loading (loader.h) places the weights on
+// devices. A Model owns the file mapping, the tensors and the memory of loaded weights. So the Model must outlive the
+// graphs that use it. One thread opens and loads a model. Afterwards any number of sessions may read the model.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ struct Model {
 };
 
 /// Opens the file. If the model has several files, also opens the other files. Throws InvalidArgument in these cases:
-/// - parts are missing or do not match (models/gguf/parts.h)
+/// - files of the model are missing or do not match (models/gguf/parts.h)
 /// - the architecture is not supported
 /// - a tensor is missing or unknown
 /// - a tensor has an unsupported type or another shape ("m.gguf: tensor 'blk.0.attn_q.weight' should be [256, 256],

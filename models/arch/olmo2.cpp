@@ -1,5 +1,5 @@
-// OLMo 2 and 3: norms come after each block instead of before it, and q and k are normalised over all heads. In OLMo 3,
-// layers with a window use plain RoPE; all other layers use YaRN.
+// OLMo 2 and 3: the outputs of attention and of the feed-forward block are normalised instead of the inputs. q and k
+// are normalised over all heads. In OLMo 3, layers with a window use plain RoPE; all other layers use YaRN.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
@@ -19,7 +19,8 @@ void olmo2(Decoder& d) {
 void read_olmo2(const HparamsReader& in, Hparams& h) {
   read_windows(in, h, 0, 4);
   for (LayerHparams& layer : h.per_layer) {
-    // Older files store the whole magnitude under this key. Savers write 1 if the model has no magnitude.
+    // In older files, this key holds the magnitude including yarn_magnitude(). The value is 1 if the model has no
+    // magnitude.
     const float magnitude = in.positive_or("rope.scaling.attn_factor", 1.0f);
     if (magnitude != 1.0f) layer.rope.attn_factor = magnitude / yarn_magnitude(layer.rope);
     if (layer.attention.window == 0) continue;

@@ -1,5 +1,6 @@
-// Qwen 3.5 and 3.6 and Qwen3-Next: three of four layers are recurrent (gated delta rule). The fourth layer is attention
-// with gated heads, and rotates a part of each head. Models with experts have a shared expert with its own gate.
+// Qwen 3.5, Qwen 3.6 and Qwen3-Next: three of every four layers are recurrent (gated delta rule). Every fourth layer is
+// an attention layer with gated heads, and RoPE rotates a part of each head. Models with experts have a shared expert
+// with its own gate.
 #include "models/arch/decoder.h"
 #include "models/arch/hparams_reader.h"
 
@@ -21,8 +22,8 @@ void qwen35(Decoder& d) {
 
 namespace {
 
-/// Returns for each layer whether it is recurrent. The file stores an array of flags, or a period whose last layer is
-/// an attention layer.
+/// Returns one flag per layer: true for a recurrent layer. The file stores an array of flags, or a period. The last
+/// layer of each period is an attention layer.
 std::vector<bool> recurrent_layers(const HparamsReader& in, const Hparams& h) {
   constexpr std::string_view kEach = "attention.recurrent_layers";
   if (in.has(kEach)) return in.pattern_or(kEach, h.layers, 0);
@@ -39,12 +40,12 @@ void read_delta_net(const HparamsReader& in, Hparams& h, bool tiled) {
   in.need(r.v_heads % r.k_heads == 0, "ssm.time_step_rank", "is {}, not a multiple of the {} key heads", r.v_heads,
           r.k_heads);
   const int64_t inner = in.count("ssm.inner_size");
-  in.need(inner == r.v_heads * r.head_dim, "ssm.inner_size", "is {}, but there are {} heads of {} elements", inner,
-          r.v_heads, r.head_dim);
+  in.need(inner == r.v_heads * r.head_dim, "ssm.inner_size", "is {}, but the model has {} heads with {} elements each",
+          inner, r.v_heads, r.head_dim);
   const bool reordered = in.flag_or("ssm.v_head_reordered", tiled);
   in.need(reordered == tiled, "ssm.v_head_reordered", "is {}; it should be {}", reordered, tiled);
   const std::vector<bool> recurrent = recurrent_layers(in, h);
-  // The array may also have entries for draft layers, which are ignored.
+  // The array may also have entries for draft layers. These entries are ignored.
   for (size_t i = 0; i < h.per_layer.size(); ++i) {
     if (recurrent[i]) h.per_layer[i].recurrent = r;
   }

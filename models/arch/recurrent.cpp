@@ -1,8 +1,8 @@
-// Recurrent layers have a state of fixed size instead of keys and values. They consist of a causal convolution and the
-// gated delta rule (Qwen 3.5), or of a gated convolution alone (LFM 2).
+// Recurrent layers have a state of fixed size instead of keys and values. A recurrent layer consists of a causal
+// convolution and the gated delta rule (Qwen 3.5), or of a gated convolution alone (LFM 2).
 //
 // Devices divide all tensors by key heads. A value head is on the same device as its key head. Example: attn_qkv with 2
-// key heads and 6 value heads. In tiled order, the second of two devices has q1, k1, v1, v3 and v5.
+// key heads and 6 value heads on two devices. In tiled order, the second device has q1, k1, v1, v3 and v5.
 //
 //   tiled      q0 q1 | k0 k1 | v0 v1 | v2 v3 | v4 v5     five segments, divided in the same way
 //   grouped    q0 q1 | k0 k1 | v0 v1 v2 v3 v4 v5         three segments; value heads of a key head are adjacent
@@ -19,7 +19,7 @@ Cut of_values(const RecurrentHparams& r, int axis, int64_t scale) {
   return {CutGroup::kStateHeads, axis, r.tiled ? scale : scale * r.group(), {}, r.tiled ? r.group() : 1};
 }
 
-/// Returns the cut of an axis of convolution channels: queries, keys, values.
+/// Returns the cut of an axis with the channels of the convolution. The segments are queries, keys and values.
 Cut of_channels(const RecurrentHparams& r, int axis) {
   const Cut values = of_values(r, axis, r.head_dim);
   return {CutGroup::kStateHeads,
@@ -48,8 +48,8 @@ Tensor* Layer::convolve(Tensor* x, std::string_view of, const Cut& cut) {
   return slice(g_, all, {1, 0, d_.batch_.tokens}, name("conv.tokens"));
 }
 
-/// `decay` is the logarithm of the fraction of the state that remains. `beta` is the fraction of the error that is
-/// corrected. Both are f32 [v_heads, t].
+/// `decay` is the logarithm of the fraction of the state that each token keeps. `beta` is the fraction of the
+/// prediction error that the delta rule corrects. Both tensors are f32 [v_heads, t].
 Layer::DeltaGates Layer::delta_gates(Tensor* x) {
   const RecurrentHparams& r = h_.recurrent;
   const int64_t t = d_.batch_.tokens, group = r.group();
@@ -94,7 +94,8 @@ Layer::DeltaInputs Layer::delta_inputs(Tensor* x) {
   }
   require<InvalidArgument>(!r.tiled, "{}: a fused input matrix requires value heads in grouped order",
                            name("ssm_in.weight"));
-  // The rows of each key head are its query and key, and the values and gates of its value heads.
+  // Each key head has consecutive rows: its query, its key, the values of its value heads, and the gates of its value
+  // heads.
   Tensor* heads = reshape(g_, mul_mat(g_, fused, x, name("in")), {each, r.k_heads, t, 1}, name("in.heads"));
   const auto part = [&](int64_t begin, int64_t length, std::string_view result) {
     Tensor* some = contiguous(g_, slice(g_, heads, {0, begin, length}, name(result) + ".part"), name(result) + ".own");
@@ -117,8 +118,8 @@ Tensor* Layer::delta_net(Tensor* x) {
   const auto part = [&](int64_t begin, int64_t length, std::string_view result) {
     return slice(g_, heads, {1, begin, length}, name(result));
   };
-  // Divides each vector by its rms and multiplies the result by `factor`. The factor 1 / sqrt(d) gives length 1.
-  // Queries are also divided by sqrt(d).
+  // Divides each vector by its rms and multiplies the result by `factor`. A factor of 1 / sqrt(d) gives vectors of
+  // length 1. Queries are also divided by sqrt(d).
   const auto unit = [&](Tensor* vectors, float factor, std::string_view result) {
     const float least = d_.h_.norm_eps * d_.h_.norm_eps / static_cast<float>(d);  // epsilon for the mean of squares
     Tensor* normed = shoal::rms_norm(g_, vectors, {least}, name(result) + ".rms");

@@ -4,7 +4,8 @@
 // A Cut names an axis and the group of members along this axis: query heads, KV heads, feed-forward columns or
 // vocabulary rows. The split policy (models/place/split_policy.h) divides each group once per layer, so all tensors of
 // a group are divided in the same way. `scale` is the number of elements per member of the group. The axis of a fused
-// tensor consists of segments. Each segment replaces a separate tensor and is divided like this tensor.
+// tensor consists of segments. Each segment replaces a tensor that other files store separately, and is divided like
+// that tensor.
 //
 //   attn_q      [256, 256]: axis 1 has 32 rows per query head           {kQueryHeads, 1, 32}
 //   attn_k      [256, 128]: axis 1 has 32 rows per KV head              {kKvHeads, 1, 32}
@@ -12,7 +13,7 @@
 //   cache_k     [32, 512, 4]: axis 2 has one element per KV head        {kKvHeads, 2, 1}
 //   attn_qkv    [256, 512]: query heads, then KV heads of k and of v
 //               {kQueryHeads, 1, 32, {{{kKvHeads, 32}, {kKvHeads, 32}}}}
-//   ssm_a       [6]: value heads of 2 key heads in tiled order, 0 1 0 1 0 1: three segments, divided in the same way
+//   ssm_a       [6]: 6 value heads in tiled order, with key heads 0 1 0 1 0 1: three segments, divided in the same way
 //               {kStateHeads, 0, 1, {}, 3}
 #pragma once
 
@@ -27,7 +28,7 @@ namespace shoal::models {
 /// - kStateHeads: key heads of a recurrent layer.
 /// - kExperts: whole experts. Only the split policy sets this group (models/place/expert_split.h); architectures do not
 ///   use it.
-/// - kCacheParts: parts of a latent cache (kv_cache.h) with equal numbers of rows.
+/// - kCacheParts: parts of a latent cache (kv_cache.h). All parts have the same number of rows.
 enum class CutGroup : uint8_t {
   kNone,
   kQueryHeads,
@@ -49,7 +50,7 @@ struct CutSegment {
 struct Cut {
   CutGroup group = CutGroup::kNone;  ///< kNone: mirrored on every device
   int axis = 0;
-  int64_t scale = 1;  ///< number of axis elements per member of the group, in each repeated segment
+  int64_t scale = 1;  ///< number of axis elements per member of the group in each of the `repeat` segments
   /// Further segments on the axis of a fused tensor.
   std::array<CutSegment, 2> more = {};
   int64_t repeat = 1;  ///< like CutSegment::repeat, for the first segment
@@ -69,13 +70,14 @@ enum class TensorRole : uint8_t {
 struct TensorSpec {
   std::string name;
   Shape shape{1, 1, 1, 1};
-  int layer = -1;  ///< index of the layer; -1: belongs to the whole model
+  int layer = -1;  ///< index of the layer; -1: the tensor belongs to the whole model
   Cut cut = {};
   bool optional = false;
-  /// Whether the tensor replaces tensors that most files have. Architecture::tensors() omits such tensors if `is_there`
-  /// is empty.
+  /// Whether the tensor replaces tensors that most files have. Architecture::tensors() omits alternative tensors if
+  /// `is_there` is empty.
   bool alternative = false;
-  bool elementwise = false;  ///< added or multiplied element by element (norms, biases); f32 in every file
+  bool elementwise = false;  ///< whether an op adds or multiplies the tensor element by element (norms, biases); f32 in
+                             ///< every file
   TensorRole role = TensorRole::kBlock;
 };
 

@@ -53,8 +53,8 @@ std::string foreign_format(std::span<const std::byte> image) {
 std::string foreign_content(const GgufFile& file) {
   const std::string type = text_or_nothing(file, "general.type");
   if (type == "adapter") {
-    return "is an adapter (LoRA) and not a model; merge it into its model (llama-export-lora of llama.cpp), and use "
-           "the result";
+    return "is an adapter (LoRA) and not a model; merge the adapter into its base model (llama-export-lora of "
+           "llama.cpp), and use the merged model";
   }
   if (type == "imatrix") return "is an importance matrix and not a model; use the file of the model";
   if (type == "mmproj" || text_or_nothing(file, "general.architecture") == "clip") {

@@ -1,6 +1,7 @@
-// Recognises files that are not language models. Other formats are recognised by their first bytes, and GGUF files by
-// their metadata. The functions return one sentence that names the content of the file and a remedy. Without these
-// checks, the error would only name the first invalid byte or the first missing key. Pure functions.
+// Recognises files that are not language models. A file in a format other than GGUF is recognised by its first bytes. A
+// GGUF file is recognised by its metadata. The functions return one sentence that names the content of the file and a
+// remedy. Without these checks, the error would only name the first invalid byte or the first missing key. Pure
+// functions.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ namespace shoal::models {
 std::string foreign_format(std::span<const std::byte> image);
 
 /// Describes a GGUF file that holds only an adapter, an importance matrix, a projector or a vocabulary. Returns "" for
-/// a model.
+/// a language model.
 std::string foreign_content(const GgufFile& file);
 
 }  // namespace shoal::models

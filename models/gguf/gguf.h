@@ -1,15 +1,15 @@
-// A GGUF file that is mapped read-only. GgufFile finds metadata by key and tensors by name. It supports versions 2 and
+// A GgufFile maps a GGUF file read-only and finds metadata by key and tensors by name. GgufFile supports versions 2 and
 // 3 in little-endian byte order. If a model has several files (parts.h), the caller opens the first file. GgufFile then
 // maps all files one after another (map.h), so that all files act as one file.
 //
-// Opening checks the whole structure of the file (parse.h lists the checks). So later accesses stay inside the mapping,
-// and sizes do not overflow. Strings and numbers are decoded from the mapping on request. read() copies tensor data and
-// throws if the file was truncated. Callers may also access tensor data directly in the mapping. If the file was
-// truncated, an access beyond the end of the file raises SIGBUS (map.h). A GgufFile is immutable except for
-// rename_tensor() and the bytes that unlock_tensors() returns. Any number of threads may read it. Pointers and views
-// into the file are valid until the GgufFile is destroyed. Moving the GgufFile keeps these pointers and views valid.
+// Opening checks the whole structure of the file (parse.h lists the checks). Therefore, later accesses stay inside the
+// mapping, and sizes do not overflow. Strings and numbers are decoded from the mapping on request. read() copies tensor
+// data and throws if the file was truncated. Callers may also access tensor data directly in the mapping. If the file
+// was truncated, a direct access beyond the end of the file raises SIGBUS (map.h). Only rename_tensor() and writes to
+// the bytes from unlock_tensors() change a GgufFile. Any number of threads may read a GgufFile. Pointers and views into
+// the file are valid until the GgufFile is destroyed. Moving the GgufFile keeps these pointers and views valid.
 //
-// Errors are InvalidArgument, or DeviceError if the system refuses to map or read. Each message is one line:
+// Errors are InvalidArgument, or DeviceError if the system refuses to map or read the file. Each message is one line:
 //   "m.gguf: key 'a.b': the file ends inside the value (at byte 8123); the file is damaged or not valid GGUF: download
 //   or convert it again"
 //   "m.gguf: key 'llama.block_count' should be u32, found array of f32; convert the model again"
@@ -52,15 +52,15 @@ inline constexpr int kGgufTypeCount = static_cast<int>(GgufType::kCount);
 
 /// Returns "u32", "string", "array" and so on.
 std::string_view name_of(GgufType type);
-/// Bytes of one value; 0 for strings and arrays.
+/// Returns the size of one value in bytes; 0 for strings and arrays.
 size_t size_of(GgufType type);
 
 /// One key and the location of its value in the file.
 struct GgufValue {
   std::string_view key;
   GgufType type = GgufType::kCount;     ///< kArray for arrays
-  GgufType element = GgufType::kCount;  ///< type of the elements; equal to `type` except for arrays
-  uint64_t count = 1;                   ///< number of elements; 1 except for arrays
+  GgufType element = GgufType::kCount;  ///< for an array, the type of its elements; otherwise equal to `type`
+  uint64_t count = 1;                   ///< for an array, the number of elements; otherwise 1
   const std::byte* data = nullptr;      ///< address of the first element, or of the 8-byte length of a string
 };
 
@@ -70,7 +70,7 @@ struct GgufTensor {
   DType dtype = DType::kF32;
   Shape shape{1, 1, 1, 1};  ///< shape[0] is innermost; axes that the file does not list have length 1
   int dims = 1;             ///< number of axes that the file lists, 1 to 4
-  size_t offset = 0;        ///< in bytes from the start of the mapping of all files
+  size_t offset = 0;        ///< offset of the data in bytes from the start of the mapping of all files
   size_t bytes = 0;
   const std::byte* data = nullptr;  ///< address inside the mapping
 };
@@ -78,7 +78,7 @@ struct GgufTensor {
 class GgufFile {
  public:
   /// Maps and checks the file. If `path` is the first file of a model in several files, also maps and checks all other
-  /// files.
+  /// files of the model.
   explicit GgufFile(const std::string& path);
   /// Checks an image in memory. The caller keeps the image alive and unchanged. `name` replaces the path in messages.
   GgufFile(std::string name, std::span<const std::byte> image);
@@ -93,13 +93,13 @@ class GgufFile {
   size_t alignment() const { return alignment_; }
   /// Number of files of the model; 1 for an image in memory.
   size_t file_count() const { return std::max<size_t>(1, map_.parts().size()); }
-  /// Bytes of all files (file_bytes), and bytes of all tensors without padding (tensor_bytes).
+  /// file_bytes() is the total size of all files. tensor_bytes() is the total size of all tensors without padding.
   size_t file_bytes() const { return file_bytes_; }
   size_t tensor_bytes() const { return tensor_bytes_; }
   /// Hash of all metadata and of the names, types, shapes and offsets of the tensors.
   uint64_t header_digest() const;
 
-  // Metadata. T is uint8_t ... int64_t, float, double, bool or std::string, and must match the stored type exactly.
+  // Metadata. T must be exactly the stored type: uint8_t to int64_t, float, double, bool or std::string.
   /// All keys, in file order.
   std::span<const GgufValue> values() const { return values_; }
   bool has(std::string_view key) const { return find_value(key) != nullptr; }
@@ -133,8 +133,8 @@ class GgufFile {
   void read(const GgufTensor& tensor, size_t offset, std::span<std::byte> to) const;
   /// The mapped bytes from the first tensor to the end of the last tensor, including the padding between tensors.
   std::span<const std::byte> tensor_span() const;
-  /// The bytes of tensor_span() as writable memory. Writes never reach the file. Returns an empty span if the system
-  /// refuses. Only for files, not for images in memory.
+  /// Makes the bytes of tensor_span() writable and returns them. Writes never reach the file. Returns an empty span for
+  /// an image in memory, or if the system refuses.
   std::span<std::byte> unlock_tensors();
   /// Reads mapped bytes of a tensor from the disk into memory (GgufMap::fetch). Throws like read().
   void fetch(const GgufTensor& tensor, size_t offset, size_t size) const;
@@ -157,7 +157,8 @@ class GgufFile {
   std::vector<GgufValue> values_;
   std::vector<GgufTensor> tensors_;
   std::unordered_map<std::string_view, size_t> value_index_;   // views into image_
-  std::unordered_map<std::string_view, size_t> tensor_index_;  // views into tensors_, which is never resized afterwards
+  std::unordered_map<std::string_view, size_t> tensor_index_;  // views into tensors_, which is not resized after
+                                                               // parsing
 };
 
 }  // namespace shoal::models

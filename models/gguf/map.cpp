@@ -19,7 +19,7 @@ std::string reason(int code) {
   return std::generic_category().message(code);
 }
 
-/// The pages that contain the bytes.
+/// Extends `bytes` to the start of the page that contains the first byte.
 std::span<std::byte> pages_of(std::span<const std::byte> bytes) {
   static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<uintptr_t>(bytes.data()), end = begin + bytes.size();
@@ -29,8 +29,8 @@ std::span<std::byte> pages_of(std::span<const std::byte> bytes) {
 
 [[noreturn]] void fail_short(const GgufMap::Part& part, size_t end) {
   fail<InvalidArgument>(
-      "{}: the file ends at byte {}, but had {} bytes when it was opened; another program writes to it: "
-      "wait until that program is done, then start again",
+      "{}: the file ends at byte {}, but had {} bytes when it was opened; another program writes to the "
+      "file: wait until that program is done, then start again",
       part.path, end, part.size);
 }
 
@@ -97,7 +97,7 @@ void GgufMap::read(size_t offset, std::span<std::byte> to) const {
     require<DeviceError>(count >= 0, "{}: cannot read {} bytes at byte {}: {}; check the disk or copy the file",
                          part.path, to.size(), offset, reason(errno));
     if (count == 0) {
-      require_length(part, offset + to.size());  // reports the current end of the file
+      require_length(part, offset + to.size());  // throws with the current size of the file
       fail_short(part, offset);                  // reached only if the file has grown again
     }
     offset += static_cast<size_t>(count);
@@ -115,7 +115,7 @@ void GgufMap::fetch(size_t offset, size_t size) const {
 #ifdef MADV_POPULATE_READ
   while (madvise(pages.data(), pages.size(), MADV_POPULATE_READ) != 0) {
     if (errno == EINTR || errno == EAGAIN) continue;
-    if (errno == EINVAL) break;  // not supported before Linux 5.14
+    if (errno == EINVAL) break;  // Linux before 5.14 does not support MADV_POPULATE_READ
     const int code = errno;
     require_length(part, end);
     fail<DeviceError>("{}: cannot read {} bytes at byte {}: {}; check the disk or copy the file", part.path, size,

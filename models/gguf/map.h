@@ -1,5 +1,5 @@
-// Owns open files and one mapping of all files. The mapping is read-only until unlock(). Each file starts on a page
-// boundary after the previous file, so the parts of a model form one range of bytes:
+// A GgufMap owns open files and one mapping of all files. The mapping is read-only until unlock(). Each file starts on
+// a page boundary after the previous file, so the parts of a model form one range of bytes:
 //
 //   files of 10000 and 5000 bytes   begin at 0 and 12288; bytes().size() is 17288
 //

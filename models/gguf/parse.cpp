@@ -22,8 +22,9 @@ constexpr uint32_t kDefaultAlignment = 32;
 constexpr uint32_t kMinAlignment = 8;
 constexpr uint64_t kMaxKeyBytes = 65535;
 constexpr uint64_t kMaxNameBytes = 64;
-// Minimum bytes of a key (length, one character, type, one byte) and of a tensor info (length, one character, number of
-// dimensions, one dimension, type, offset). These minimums limit the counts in the header.
+// Minimum size of a key in bytes (length, one character, type, one byte), and minimum size of a tensor info in bytes
+// (length, one character, number of dimensions, one dimension, type, offset). read_header() rejects a header if its
+// keys or its tensor infos would need more than the rest of the file.
 constexpr size_t kMinKeyBytes = 8 + 1 + 4 + 1;
 constexpr size_t kMinInfoBytes = 8 + 1 + 4 + 8 + 4 + 8;
 
@@ -45,7 +46,7 @@ constexpr std::array<TypeTraits, kGgufTypeCount> kTypes{{{"u8", 1},
                                                          {"i64", 8},
                                                          {"f64", 8}}};
 
-/// Tensor types of the GGUF format that shoal does not support. Messages contain the names.
+/// Tensor types of the GGUF format that shoal does not support. Error messages contain these names.
 struct ForeignType {
   uint32_t number;
   std::string_view name;
@@ -55,8 +56,8 @@ constexpr ForeignType kForeignTypes[] = {
 #include "graph/dtypes.def"
 };
 
-/// A position in the image; each read checks bounds. The caller of each read names the item. So errors for a truncated
-/// file can name the item and the byte. Borrows the image and the path.
+/// A position in the image. Each read checks the bounds of the image. The caller of a read passes the name of the item.
+/// Errors for a truncated file therefore name the item and the byte. Borrows the image and the path.
 class Cursor {
  public:
   Cursor(std::span<const std::byte> image, const std::string& path) : image_(image), path_(path) {}
@@ -65,7 +66,7 @@ class Cursor {
   size_t remaining() const { return image_.size() - position_; }
   const std::byte* here() const { return image_.data() + position_; }
 
-  /// Sets the subject of later messages: enter("key 'a.b'"). enter("") clears it.
+  /// Sets the subject of later messages: enter("key 'a.b'"). enter("") clears the subject.
   void enter(std::string subject) { subject_ = std::move(subject); }
 
   template <class T>
@@ -76,7 +77,7 @@ class Cursor {
     position_ += sizeof(T);
     return value;
   }
-  /// Reads a 64-bit length and a string of that many bytes. A length above `limit` is an error.
+  /// Reads a 64-bit length in bytes, then a string of this length. A length above `limit` is an error.
   std::string_view read_string(std::string_view what, uint64_t limit = UINT64_MAX) {
     const size_t start = position_;
     const auto length = read<uint64_t>(what);
@@ -88,7 +89,8 @@ class Cursor {
     position_ += length;
     return text;
   }
-  /// Skips `count` elements of `size` bytes. The product count * size may exceed 64 bits.
+  /// Skips `count` elements of `size` bytes each. Throws if the image is too short, even if count * size exceeds 64
+  /// bits.
   void skip(uint64_t count, size_t size, std::string_view what) {
     if (count > remaining() / size) {
       reject(position_, fmt::format("{}: {} x {} bytes do not fit in the {} bytes that follow in the file", what, count,
@@ -243,7 +245,8 @@ DType read_dtype(Cursor& cursor) {
                 "the file is damaged or has a newer format: download it again, or convert it to a supported type");
 }
 
-// Sets tensor.bytes. Counts blocks before bytes, so only the last product can overflow. This product is checked.
+// Sets tensor.bytes. Counts blocks before bytes, so only the product of blocks and bytes per block can overflow. This
+// product is checked.
 void size_tensor(const Cursor& cursor, size_t at, GgufTensor& tensor) {
   const DTypeTraits& type = traits(tensor.dtype);
   if (tensor.shape[0] % type.block_elems != 0) {
@@ -256,7 +259,7 @@ void size_tensor(const Cursor& cursor, size_t at, GgufTensor& tensor) {
   }
 }
 
-// Reads a tensor info. The offset in the result is still relative to the data section.
+// Reads a tensor info. The offset in the result is still relative to the start of the tensor data.
 GgufTensor read_tensor_info(Cursor& cursor, std::unordered_set<std::string_view>& seen) {
   GgufTensor tensor;
   tensor.name = read_name(cursor, "a tensor name", kMaxNameBytes, seen);

@@ -2,7 +2,7 @@
 //
 //   magic "GGUF" | u32 version | u64 tensors | u64 keys | keys | tensor infos | padding | tensor data
 //
-// All checks run before anything is allocated or used:
+// The parser checks each number before it uses the number for an allocation or an access. It checks:
 // - magic, byte order and version
 // - counts and lengths: the rest of the file is large enough for them
 // - value types: booleans are 0 or 1; arrays do not contain arrays; general.alignment is a u32, a power of two >= 8

@@ -30,10 +30,9 @@ void require_present(const GgufFile& first, const std::vector<std::string>& path
     names.push_back(std::filesystem::path(paths[i]).filename().string());
   }
   const std::string more = missing > kShown ? fmt::format(" and {} more", missing - kShown) : "";
-  require<InvalidArgument>(missing == 0,
-                           "{}: part{} {}{} of the model's {} {} missing: {}; put all parts in one folder",
+  require<InvalidArgument>(missing == 0, "{}: missing part{} {}{} of {}; missing {}: {}; put all parts in one folder",
                            first.path(), missing == 1 ? "" : "s", fmt::join(numbers, ", "), more, paths.size(),
-                           missing == 1 ? "is" : "are", fmt::join(names, ", "));
+                           missing == 1 ? "file" : "files", fmt::join(names, ", "));
 }
 
 void check_numbers(const GgufFile& part, size_t index, int count) {
@@ -60,8 +59,8 @@ std::vector<std::string> part_paths(const GgufFile& first) {
   require<InvalidArgument>(number == 0, "{}: is part {} of the {} parts of a model; open the first: {}", first.path(),
                            number + 1, count, part_path(prefix, 1, count));
   require<InvalidArgument>(named && std::stoi(found[2]) == 1 && std::stoi(found[3]) == count,
-                           "{}: is the first of the {} parts of a model, but its name does not say so; rename the "
-                           "parts to {} ... {}, in one folder",
+                           "{}: is the first of the {} parts of a model, but the file name does not say so; rename "
+                           "the parts to {} ... {}, in one folder",
                            first.path(), count, part_path(prefix, 1, count), part_path(prefix, count, count));
   std::vector<std::string> paths;
   for (int part = 1; part <= count; ++part) paths.push_back(part_path(prefix, part, count));

@@ -29,8 +29,9 @@ std::vector<double> wanted_members(const ShareLedger& ledger, int64_t length, do
   return wanted;
 }
 
-/// Divides the members of a group. `busy`: the partition of another group, or nullptr. A device without members in that
-/// partition wants half a unit more. So this device is preferred if there are fewer units than devices.
+/// Divides the members of a group. `busy` is the partition of another group, or nullptr. For each device without
+/// members in `busy`, the wanted number of members grows by half a unit. If there are fewer units than devices, these
+/// devices are therefore preferred.
 meta::Partition divide_plain(ShareLedger& ledger, const GroupNeeds& needs, int64_t length, int64_t smallest,
                              const meta::Partition* busy = nullptr) {
   const int64_t unit = plain_unit(needs, length, smallest);
@@ -43,7 +44,8 @@ meta::Partition divide_plain(ShareLedger& ledger, const GroupNeeds& needs, int64
   return meta::Partition::from_shares(counts);
 }
 
-/// Divides query heads (split_policy.h): whole KV groups, or parts of groups if there are more devices than groups.
+/// Divides query heads among the devices (split_policy.h): in whole KV groups, or in parts of KV groups if there are
+/// fewer groups than devices.
 meta::Partition divide_heads(ShareLedger& ledger, const LayerHparams& h, int64_t unit, double bytes) {
   std::vector<double> wanted = wanted_members(ledger, h.heads, bytes);
   int64_t whole = std::lcm(unit, h.group());
@@ -62,7 +64,7 @@ bool is_of_experts(const TensorSpec& spec) {
 
 Cut cut_of(const TensorSpec& spec, ExpertSplit split) {
   if (split == ExpertSplit::kInside || !is_of_experts(spec)) return spec.cut;
-  return {CutGroup::kExperts, spec.elementwise ? 1 : 2, 1};  // axis of experts: 2 in matrices, 1 in biases
+  return {CutGroup::kExperts, spec.elementwise ? 1 : 2, 1};  // the expert axis is 2 in matrices and 1 in biases
 }
 
 Needs collect_needs(std::span<const ModelTensor> tensors, ExpertSplit split) {
@@ -99,8 +101,8 @@ GroupNeeds needs_of_heads(const Needs& needs, const Hparams& h, int layer) {
   };
   for (int other = layer; other < h.layers; ++other) {
     if (other != layer && h.layer(other).kv_layer != layer) continue;
-    check(h.layer(other).heads == h.layer(layer).heads, "layers {} and {} share a KV cache but have different heads",
-          other, layer);
+    check(h.layer(other).heads == h.layer(layer).heads, "layers {} and {} share a KV cache but not a head count", other,
+          layer);
     const GroupNeeds q = find(other, CutGroup::kQueryHeads);
     all.block_unit = std::lcm(all.block_unit, q.block_unit);
     all.bytes += q.bytes + find(other, CutGroup::kKvHeads).bytes;
@@ -130,7 +132,7 @@ Division divide(const Hparams& h, std::span<const ModelTensor> tensors, std::spa
       const GroupNeeds all = needs_of_heads(needs, h, layer);
       meta::Partition heads = divide_heads(attention, own, all.block_unit, all.bytes);
       std::optional<meta::Partition> kv_heads = heads.group(own.group());
-      check(kv_heads.has_value(), "the division {} of the heads separates heads of a group of {}", heads.to_string(),
+      check(kv_heads.has_value(), "the division {} of the heads cuts a group of {} heads", heads.to_string(),
             own.group());
       out.partitions[{layer, CutGroup::kQueryHeads}] = std::move(heads);
       out.partitions[{layer, CutGroup::kKvHeads}] = *std::move(kv_heads);

@@ -25,8 +25,8 @@ DeviceGroups groups_of(std::vector<Device*> devices, SplitMode mode) {
   return groups;
 }
 
-/// Returns the group of each of `count` layers. The shares divide the interval [0, count) into ranges. Layer i belongs
-/// to the range that contains i + 0.5.
+/// Returns the device group of each of `count` layers. The shares divide the interval [0, count) into one range per
+/// group. Layer i belongs to the group whose range contains i + 0.5.
 ///   8 layers, shares 3/4 and 1/4 -> 0 0 0 0 0 0 1 1
 std::vector<int> divide_layers(int64_t count, std::span<const double> shares) {
   std::vector<int> groups;
@@ -44,8 +44,9 @@ std::vector<int> divide_layers(int64_t count, std::span<const double> shares) {
   return groups;
 }
 
-/// Assigns layers that share a KV cache, and all layers between them, to one group: the group of the middle layer. In
-/// separate groups, each layer that reads another group's cache would copy queries and results between the groups.
+/// Assigns layers that share a KV cache, and all layers between them, to one device group: the group of the middle
+/// layer. If these layers were in different groups, each layer that reads another group's cache would copy queries and
+/// results between the groups.
 ///   8 layers, of which layers 5 to 7 read the caches of layers 2 and 3: groups 0 0 0 0 1 1 1 1 -> 0 0 1 1 1 1 1 1
 void keep_together(std::span<int> of_layer, const Hparams& h) {
   for (int64_t end = h.layers; end > 0;) {
@@ -61,7 +62,7 @@ void keep_together(std::span<int> of_layer, const Hparams& h) {
   }
 }
 
-/// Number of tokens in the batch of a product; 0 for other nodes.
+/// Number of tokens in the batch of a matrix product; 0 for other nodes.
 int64_t batch_of(const Tensor& node) {
   if (node.op == Op::kMulMat) return node.shape[1];
   return node.op == Op::kMulMatId ? node.shape[2] : 0;
@@ -111,24 +112,25 @@ Placement::Placement(const Model& model, DeviceGroups groups, const PlacementOpt
     : threads_(options.threads), host_(options.host) {
   if (options.mode == SplitMode::kTensor) groups = joined(groups);
   for (const auto& group : groups) {
-    require<InvalidArgument>(!group.empty(), "no device to run on; name at least one");
+    require<InvalidArgument>(!group.empty(), "no device to run on; name at least one device");
     for (Device* device : group) {
       require<InvalidArgument>(std::find(members_.begin(), members_.end(), device) == members_.end(),
                                "device {} is listed twice; name each device once", device->name());
       members_.push_back(device);
     }
   }
-  require<InvalidArgument>(!members_.empty(), "no device to run on; name at least one");
+  require<InvalidArgument>(!members_.empty(), "no device to run on; name at least one device");
   require<InvalidArgument>(
       options.processes == nullptr || !options.uses_host(),
-      "with several processes, parts of the model can stay on the host only if its CPU devices are in the device "
-      "list; add these devices, or use one process");
+      "with several processes, options cannot keep parts of the model on the host; instead add the host's CPU devices "
+      "to the device list, or use one process");
   place_layers(model, groups, options);
   place_experts(model, groups, options.expert_layers);
   override_tensors(model, groups, options.overrides);
 }
 
-// Finds the group of each tensor. Then adds each device that has tensors, and the split policy of each meta device.
+// Finds the device group of each tensor. Then adds one device for each group that has tensors. If this device is a meta
+// device, also adds its split policy.
 void Placement::place_layers(const Model& model, const DeviceGroups& groups, const PlacementOptions& options) {
   const bool by_layer = options.mode == SplitMode::kLayer;
   const std::vector<double> shares =
@@ -136,7 +138,7 @@ void Placement::place_layers(const Model& model, const DeviceGroups& groups, con
   const int64_t layers = model.hparams.layers;
   const int64_t here = options.device_layers < 0 ? layers : std::min(options.device_layers, layers);
   const bool all = options.device_layers < 0;
-  // If device_layers exceeds the number of layers, the output head is placed with the last layer, as with -ngl of
+  // If device_layers exceeds the number of layers, the output head is on the device of the last layer, as with -ngl in
   // llama.cpp.
   const bool head_here = all || options.device_layers > layers;
   std::vector<int> of_layer(static_cast<size_t>(layers - here), kHost);
@@ -215,7 +217,7 @@ Device* find_host(const DeviceGroups& groups, Device* asked) {
 /// Returns the index of the host in devices_. Adds the host if it is missing.
 int Placement::host_index(const DeviceGroups& groups) {
   Device* const host = find_host(groups, host_);
-  require<InvalidArgument>(host != nullptr, "there is no CPU device for the part of the model that stays on the host");
+  require<InvalidArgument>(host != nullptr, "no CPU device is registered for the part of the model on the host");
   const auto known = std::find(devices_.begin(), devices_.end(), host);
   if (known != devices_.end()) return static_cast<int>(known - devices_.begin());
   devices_.push_back(host);
@@ -229,9 +231,9 @@ int Placement::host_index(const DeviceGroups& groups) {
 void Placement::place_experts(const Model& model, const DeviceGroups& groups, int64_t layers) {
   if (layers <= 0) return;
   std::set<int> chosen = layers_of_experts(model);
-  require<InvalidArgument>(!chosen.empty(), "{} has no experts that could stay on the host", model.file.path());
+  require<InvalidArgument>(!chosen.empty(), "{} has no experts to place on the host", model.file.path());
   if (layers < static_cast<int64_t>(chosen.size())) chosen.erase(std::next(chosen.begin(), layers), chosen.end());
-  // Names are compared without their endings, so biases of the experts also match.
+  // Names are compared without their last suffix, so the biases of the experts also match.
   std::set<std::string_view> names;
   for (const TensorSpec& spec : model.specs) {
     if (spec.role == TensorRole::kExperts && chosen.contains(spec.layer)) names.insert(without_ending(spec.name));

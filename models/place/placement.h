@@ -1,15 +1,15 @@
-// Maps each weight and each layer's cache of a model to a device. Devices can act as one: as a meta device with the
-// default split policy. Devices can also run one after the other, each with some of the layers. Both modes can be
-// combined. Layers, caches or single tensors can stay on the host's CPU. A Scheduler (sched/scheduler.h) runs the
-// graphs on the devices of a placement.
+// Maps each weight and each layer's cache of a model to a device. With kTensor, several devices form one meta device
+// with the default split policy. With kLayer, each group of devices has some of the layers, and the groups run one
+// after the other. A group of several devices forms a meta device. Layers, caches or single tensors can stay on the
+// host's CPU. A Scheduler (sched/scheduler.h) runs the graphs on the devices of a placement.
 //
-// A Placement owns its meta devices. The members of meta devices belong to their device families. The Placement must
-// outlive all buffers and backends of its devices.
+// A Placement owns its meta devices. Device families own the members of the meta devices. The Placement must outlive
+// all buffers and backends of its devices.
 //
-//   devices CPU0,CPU1                          META(CPU0,CPU1) has everything
-//   devices CPU0,CPU1, kLayer, ratio 3,1       with 8 layers: CPU0 has 6 layers, CPU1 has 2 and the output head
+//   devices CPU0,CPU1                          META(CPU0,CPU1) has the whole model
+//   devices CPU0,CPU1, kLayer, ratio 3,1       with 8 layers: CPU0 has 6 layers, CPU1 has 2 layers and the output head
 //   devices CPU0+CPU1,CPU2+CPU3, kLayer        with 8 layers: META(CPU0,CPU1) and META(CPU2,CPU3) have 4 layers each
-//   devices CPU0,CPU1, device_layers 2         the host has the embedding and all layers except the last two
+//   devices CPU0,CPU1, device_layers 2         META(CPU0,CPU1) has the last 2 layers; the host has all other tensors
 //   devices CUDA0, expert_layers 8             the host has the experts of the first 8 layers that have experts
 #pragma once
 
@@ -43,7 +43,7 @@ enum class SplitMode : uint8_t {
 /// Places weights with matching names on one device: a device of the placement, or the host.
 struct TensorOverride {
   std::string pattern;  ///< ECMAScript regular expression, matched anywhere in the name
-  std::string device;   ///< name of the device, such as "CPU0" or "META(CPU0,CPU1)"
+  std::string device;   ///< name of the device, such as "CPU0" or "META(CPU0,CPU1)"; "CPU": the host
 };
 /// Throws InvalidArgument if `pattern` is not a regular expression.
 void check_pattern(const std::string& pattern);
@@ -53,21 +53,22 @@ void check_pattern(const std::string& pattern);
 Device* find_host(const DeviceGroups& groups, Device* asked);
 
 struct PlacementOptions {
-  std::string ratio;  ///< shares of devices (kTensor) or groups (kLayer) for parse_ratio(); empty: even shares
+  std::string ratio;  ///< text for parse_ratio(), with one share per device (kTensor) or per group (kLayer); empty:
+                      ///< even shares
   int threads = 0;    ///< number of threads of each CPU device; 0: the device's default
   SplitMode mode = SplitMode::kTensor;
-  int64_t device_layers = -1;  ///< the last N layers are on devices, and earlier layers are on the host; -1: all layers
-                               ///< are on devices
-  int64_t expert_layers = 0;   ///< the experts of the first N layers with experts are on the host
+  int64_t device_layers = -1;  ///< the last `device_layers` layers are on devices, and earlier layers are on the host;
+                               ///< -1: all layers are on devices
+  int64_t expert_layers = 0;   ///< the experts of the first `expert_layers` layers with experts are on the host
   bool cache_on_host = false;
   std::vector<TensorOverride> overrides = {};
   /// Device for the part of the model that stays on the host; nullptr: chosen by find_host().
   Device* host = nullptr;
-  /// Meta devices copy weights from the host and compute the products themselves if a batch has at least this number of
-  /// tokens. 0: a meta device copies weights if all its members request the copies (Device::offload_op).
+  /// Minimum number of tokens in a batch for which meta devices copy weights from the host and compute the products. 0:
+  /// a meta device copies weights if all its members request the copies (Device::offload_op).
   int64_t offload_batch = 0;
-  /// Model of the machine with the devices. The plans of meta devices depend on the speeds and links of this machine
-  /// (meta::MetaOptions::machine).
+  /// Model of the machine that contains the devices. The plans of meta devices depend on the speeds and links of this
+  /// machine (meta::MetaOptions::machine).
   std::shared_ptr<const machine::MachineModel> machine = {};
   /// Implementation of the collectives of meta devices (meta::MetaOptions::comm); empty: the default.
   std::string comm = {};
@@ -77,7 +78,8 @@ struct PlacementOptions {
   /// The processes that own the devices (processes/remote_device.h); nullptr if all devices belong to this process.
   ProcessGroup* processes = nullptr;
 
-  /// Whether these options place something on the host, regardless of the list of devices.
+  /// Whether these options place layers, experts, caches or tensors on the host, even if the device list does not
+  /// contain the host.
   bool uses_host() const { return device_layers >= 0 || expert_layers > 0 || cache_on_host || !overrides.empty(); }
 };
 
@@ -85,9 +87,12 @@ class Placement {
  public:
   /// Throws InvalidArgument in these cases:
   /// - There are no devices, or a device is listed twice.
-  /// - The ratio does not fit the devices.
-  /// - A pattern is not a regular expression.
+  /// - parse_ratio() rejects the ratio.
+  /// - A pattern is not a regular expression, or matches no tensor.
   /// - An override names a device outside the placement.
+  /// - expert_layers > 0, but the model has no experts.
+  /// - The options place parts of the model on the host, but there is no CPU device, or PlacementOptions::processes is
+  ///   set.
   Placement(const Model& model, std::vector<Device*> devices, const PlacementOptions& options = {});
   Placement(const Model& model, DeviceGroups groups, const PlacementOptions& options = {});
 
@@ -105,7 +110,7 @@ class Placement {
   const SplitPolicy* policy_of(int device) const { return policies_[static_cast<size_t>(device)].get(); }
   /// Split policy of the first device, which must be a meta device.
   const SplitPolicy& policy() const { return *policies_.front(); }
-  /// Number of parts of latent caches (SplitPolicy::latent_parts()), the same on all meta devices.
+  /// Number of parts of each latent cache (SplitPolicy::latent_parts()). All meta devices have the same number.
   int64_t latent_parts() const { return std::max<int64_t>(1, latent_parts_); }
   /// Whether devices() contains a meta device with several members.
   bool acts_as_one() const { return latent_parts_ > 0; }
@@ -130,7 +135,7 @@ class Placement {
   std::vector<std::unique_ptr<SplitPolicy>> policies_;  ///< nullptr for simple devices
   std::vector<std::unique_ptr<meta::MetaDevice>> metas_;
   std::vector<std::vector<Device*>> groups_;    ///< members of each device in devices_
-  std::unordered_map<std::string, int> homes_;  ///< index in devices_, by the name of a weight or cache
+  std::unordered_map<std::string, int> homes_;  ///< index in devices_ for the name of each weight and cache tensor
 };
 
 }  // namespace shoal::models

@@ -13,8 +13,8 @@ namespace {
 constexpr double kTie = 1e-6;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// Decides whether one device may have a range of heads. A range begins and ends at unit boundaries. The constructor
-/// prepares the answers, because fill_table() asks for all pairs of boundaries in each layer.
+/// Decides whether one device may own a range of heads. A range begins and ends at unit boundaries. The constructor
+/// computes the KV groups at each boundary once, because fill_table() calls has() for all pairs of boundaries.
 class Ranges {
  public:
   Ranges(int64_t units, int64_t group, int64_t unit) {
@@ -98,11 +98,11 @@ std::vector<int64_t> divide_units(const ShareLedger& ledger, std::vector<double>
 std::vector<int64_t> divide_groups(const ShareLedger& ledger, const std::vector<double>& wanted, int64_t heads,
                                    int64_t group, int64_t unit) {
   check(group % unit == 0 && heads % group == 0,
-        "cannot divide {} heads: group size {} must divide the heads, and unit {} must divide the group size", heads,
+        "the head count {} must be a multiple of the group size {}; the unit {} must divide the group size", heads,
         group, unit);
   int64_t units = heads / unit;
   Table t = fill_table(ledger, wanted, units, group, unit);
-  check(t.best[ledger.devices()][units] != kNever, "{} heads cannot be divided", heads);
+  check(t.best[ledger.devices()][units] != kNever, "{} heads cannot be divided among the devices", heads);
   std::vector<int64_t> out(wanted.size());
   for (int64_t d = ledger.devices(), to = units; d > 0; --d) {
     int64_t from = t.from[d][to];

@@ -12,8 +12,7 @@
 namespace shoal::models {
 namespace {
 
-/// Whether all devices own every run of the partition. A partition of this kind results from a single KV head that all
-/// devices share.
+/// Whether every device owns every run of the partition, for example because all devices share a single KV head.
 bool is_everywhere(const meta::Partition& partition) {
   return std::all_of(partition.runs().begin(), partition.runs().end(), [&](const meta::Run& run) {
     return static_cast<int>(run.owners.size()) == partition.devices() && partition.devices() > 1;
@@ -134,7 +133,7 @@ meta::SplitState SplitPolicy::operator()(const Tensor& tensor) const {
   if (is_mirrored) return meta::SplitState::mirrored();
   if (cut.group == CutGroup::kCacheParts) {
     const meta::Partition& parts = partition(layer, cut.group);
-    if (tensor.shape[cut.axis] % parts.length() != 0) return meta::SplitState::mirrored();  // a cache without parts
+    if (tensor.shape[cut.axis] % parts.length() != 0) return meta::SplitState::mirrored();  // the cache has no parts
     return meta::SplitState::split(cut.axis, parts.scale_up(tensor.shape[cut.axis] / parts.length()));
   }
   std::vector<meta::Partition> segments;

@@ -9,12 +9,11 @@
 namespace shoal::models {
 namespace {
 
-/// If the device can also use the mapping, weights are repacked only if 1 / kSparePart of the device's free memory
-/// stays unused.
+/// If the device can also use the mapping, repacking must leave 1 / kSparePart of the device's free memory unused.
 constexpr size_t kSparePart = 10;
 
-/// Calls the function `question` of a device for the product of the weight and a batch. For a weight of experts, each
-/// token of the batch uses one expert.
+/// Calls the member function `question` of `device` for the matrix product of `weight` and a batch of `batch` tokens.
+/// If `weight` contains experts, each token uses one expert.
 bool answer(const Device& device, bool (Device::*question)(const Tensor&) const, const Tensor& weight, int64_t batch) {
   TensorContext context;
   Graph graph;
@@ -42,8 +41,8 @@ bool is_streamed(std::span<Tensor* const> tensors, std::span<Device* const> befo
   });
 }
 
-/// Whether the tensors fit into the memory of this type on the device. For a meta device, the memory of all members
-/// counts. With `spare`, a reserve must stay free.
+/// Whether tensors with buffer type `type` fit into the free memory of the device. For a meta device, the free memory
+/// of all members counts. With `spare`, 1 / kSparePart of the free memory must stay unused.
 bool fits(const Device& device, std::span<Tensor* const> tensors, const BufferType& type, bool spare) {
   const size_t free = device.memory().free;
   size_t needed = 0;
@@ -58,7 +57,7 @@ bool fits(const Device& device, std::span<Tensor* const> tensors, const BufferTy
 }  // namespace
 
 std::unique_ptr<Buffer> buffer_of_mapping(const Model& model, Device& device, std::span<std::byte> bytes) {
-  // A meta device cannot use the mapping, because it divides weights and stores them in the memory of its members.
+  // A meta device cannot use the mapping, because its members store the shards of the weights in their own memory.
   if (bytes.empty() || device.type() == DeviceType::kMeta) return nullptr;
   auto buffer = device.buffer_from_host_ptr(bytes.data(), bytes.size());
   if (buffer == nullptr) return nullptr;

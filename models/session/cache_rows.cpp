@@ -13,19 +13,21 @@ namespace {
 struct Stretch {
   Rows rows;
   size_t at = 0;     ///< offset of the first head in the saved bytes
-  size_t pitch = 0;  ///< bytes from one head to the next; for a part, bytes from one row to the next
+  size_t pitch = 0;  ///< bytes from one head to the next in the saved bytes, or from one row to the next if `is_part`
   bool is_part = false;
 };
 
-/// Number of rows that are needed after `tokens` tokens: all rows of a recurrent state, or the rows of the positions
-/// that an attention layer can attend to. The number does not depend on the size of the cache.
+/// Number of rows that must be saved after `tokens` tokens: all rows of a recurrent state, all `tokens` rows of an
+/// attention layer without a window, or at most `window` rows of an attention layer with a window. The number does not
+/// depend on the size of the cache.
 int64_t kept_rows(const CacheTensor& spec, const LayerHparams& layer, int64_t tokens) {
   if (!layer.attends()) return tokens > 0 ? spec.shape[1] : 0;
   return layer.attention.window == 0 ? tokens : std::min(tokens, layer.attention.window);
 }
 
-/// Visits positions [0, kept) of a latent cache that is divided into parts. Part p has the positions p, p + parts, p +
-/// 2 * parts and so on. The rows of a part are consecutive in the cache, so each part is one transfer.
+/// Calls use(tensor, stretch) once for each part of a latent cache, with the rows of positions [0, kept). Part p has
+/// the positions p, p + parts, p + 2 * parts and so on. The rows of a part are consecutive in the cache, so each part
+/// is one transfer.
 template <class Use>
 void for_each_part(Tensor& tensor, int64_t parts, int64_t kept, size_t at, Use&& use) {
   const size_t row = bytes_for(tensor.dtype, tensor.shape[0]);
@@ -37,8 +39,8 @@ void for_each_part(Tensor& tensor, int64_t parts, int64_t kept, size_t at, Use&&
   }
 }
 
-/// Calls use(tensor, stretch) for each cache tensor: once, twice if a ring wraps around, or once per part. Returns the
-/// number of saved bytes.
+/// Calls use(tensor, stretch) once for each cache tensor, twice if the rows of a ring wrap around, or once for each
+/// part of a latent cache. Returns the number of saved bytes.
 template <class Use>
 size_t for_each_stretch(const KvCache& cache, const Hparams& h, int64_t tokens, CacheScope scope, Use&& use) {
   size_t at = 0;

@@ -2,7 +2,7 @@
 // needed after `tokens` tokens, in the order of a contiguous tensor. The bytes do not depend on the devices, the
 // context or the batches. The functions block. The streams that use the caches must be idle.
 //
-//   after 12 tokens: rows 4 to 11 of a layer with a window of 8 and a ring of 32 rows; the state of a recurrent layer
+//   after 12 tokens: rows 4 to 11 of a layer with a window of 8 and a ring of 32 rows; all rows of a recurrent state
 #pragma once
 
 #include <cstddef>

@@ -28,7 +28,7 @@ std::vector<float> temperatures(const AttentionTemperature& of, std::span<const 
   return factors;
 }
 
-/// Unmasks positions [begin, end), at most mask.size() positions, for one token. The mask value of position p is
+/// Unmasks positions [begin, end) for one token. end - begin is at most mask.size(). The mask value of position p is
 /// element p % mask.size().
 void show(std::span<uint16_t> mask, int64_t begin, int64_t end) {
   const auto rows = static_cast<int64_t>(mask.size());

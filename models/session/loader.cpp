@@ -38,7 +38,7 @@ class Work {
               [](const Piece& a, const Piece& b) { return a.source->offset + a.offset < b.source->offset + b.offset; });
   }
 
-  /// Returns nullptr if no piece is left or a thread has failed.
+  /// Returns the next piece, or nullptr if no piece is left or a thread has failed.
   const Piece* next() {
     std::lock_guard lock(mutex_);
     return error_ || next_ == pieces_.size() ? nullptr : &pieces_[next_++];
@@ -116,8 +116,8 @@ std::unique_ptr<Buffer> place_in_mapping(Model& model, Device& device, std::span
   return buffer;
 }
 
-/// Throws DeviceError if a copy of the weights does not fit into the device. The copy is needed only if the mapping
-/// cannot be used.
+/// Throws DeviceError if a copy of the weights does not fit into the free memory of the device. Loading needs a copy
+/// only if the mapping cannot be used.
 void require_room_for_copy(const Model& model, const Device& device, std::span<Tensor* const> tensors,
                            const BufferType& type) {
   size_t bytes = 0;

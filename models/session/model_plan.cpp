@@ -104,7 +104,8 @@ class Planner {
   const SessionOptions& options_;
   std::span<const WeightsPlacement> homes_;
   const ModelPlan& plan_;
-  std::vector<std::vector<std::vector<size_t>>> chunks_;  ///< bytes by device, member and chunk
+  std::vector<std::vector<std::vector<size_t>>> chunks_;  ///< maximum bytes over all graphs, by device, member and
+                                                          ///< chunk
   size_t host_bytes_ = 0;
 };
 

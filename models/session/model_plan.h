@@ -1,6 +1,6 @@
 // Resources for running a model on some devices: the plans of a generation step and of prompt batches, and the memory
-// of each device. Planning loads no weights and allocates no device memory. The memory is exact to the byte: it is the
-// maximum that a Session on the same placement holds if each evaluate() requests one output.
+// of each device. Planning loads no weights and allocates no device memory. The stated memory equals, to the byte, the
+// maximum memory that a Session on the same placement holds if each evaluate() requests one output.
 #pragma once
 
 #include <limits>
@@ -20,19 +20,19 @@ struct DeviceUse {
   std::string device;
   meta::MemoryUse use;
   DeviceMemory memory;   ///< total and currently free memory of the device
-  size_t mapped = 0;     ///< bytes of weights in the file's mapping, which are not allocated
+  size_t mapped = 0;     ///< bytes of weights that are used in the file's mapping and not allocated
   bool on_host = false;  ///< whether this is a CPU device, which shares its memory with other programs
 
   /// Bytes that must fit into memory: allocations and mapped weights.
   size_t needed() const { return use.total() + mapped; }
-  /// Whether allocations and mapped weights exceed the free memory. If so, every token reads mapped weights from the
-  /// disk.
+  /// Whether allocations and mapped weights together exceed the free memory. If so, every token reads mapped weights
+  /// from the disk.
   bool reads_disk() const { return mapped > 0 && needed() > memory.free; }
 };
 
 /// A graph with its schedule and its plans.
 struct PlannedGraph {
-  BatchShape shape;  ///< without candidates, which are a session option
+  BatchShape shape;  ///< `candidates` is 0 here; SessionOptions::candidates has the number
   DecoderGraph graph;
   sched::Schedule schedule;
   sched::LocalGraphs local;
@@ -44,8 +44,8 @@ struct PlannedGraph {
 /// A Session that receives a ModelPlan runs the graphs of the plan.
 struct ModelPlan {
   /// Throws InvalidArgument for options that do not fit the model. Plans at most `most_prompts` prompt graphs, the
-  /// largest graphs first. Usually the largest graph needs the most memory. An exception is a host that offloads large
-  /// batches: the host computes only the smaller graphs.
+  /// largest graphs first. Usually the largest graph needs the most memory. A host whose large batches are offloaded is
+  /// an exception, because the host computes only the smaller graphs.
   ModelPlan(const Model& model, const Placement& placement, const SessionOptions& options, const LoadOptions& load = {},
             size_t most_prompts = std::numeric_limits<size_t>::max());
   /// Gives the plan's shards to the meta devices of the placement. Call announce() before load_weights(). Otherwise a
@@ -57,8 +57,8 @@ struct ModelPlan {
   KvCache cache;
   std::vector<meta::ShardStore> stores;  ///< one per device of the placement
   PlannedGraph step;                     ///< graph for one token
-  std::vector<PlannedGraph> prompts;     ///< graphs for largest_prompt_shapes(), full batch first; empty if the batch
-                                         ///< is 1
+  std::vector<PlannedGraph> prompts;     ///< graphs for largest_prompt_shapes(), starting with the graph of a full
+                                         ///< batch; empty if the batch is 1
   std::vector<DeviceUse> memory;         ///< one per simple device
   size_t host_bytes = 0;                 ///< host memory for inputs and for copies between devices
 };
@@ -71,7 +71,8 @@ std::vector<DeviceUse> persistent_use(const Model& model, const Placement& place
 PlannedGraph plan_graph(const Model& model, const Placement& placement, const SessionOptions& options,
                         const ModelPlan& plan, BatchShape shape);
 
-/// Whether there is enough memory for all allocations. If so, the model runs, possibly at the speed of the disk.
+/// Whether there is enough memory for all allocations. If so, the model can run, but possibly reads mapped weights from
+/// the disk for every token.
 bool has_room(std::span<const DeviceUse> uses);
 /// Whether there is enough memory for all allocations and the mapped weights.
 bool fits(std::span<const DeviceUse> uses);

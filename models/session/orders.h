@@ -1,5 +1,5 @@
-// Messages that process 0's session sends to the sessions of other processes: every call that uses devices, in order.
-// The other sessions execute the same calls on their devices.
+// The session of process 0 sends each call that uses devices to the sessions of all other processes, in order. These
+// sessions execute the same calls on their devices.
 //
 //   process 0                                   every other process
 //   session.lead(group);                        follow(session, group);   // until process 0's session is destroyed
@@ -32,12 +32,12 @@ class Orders {
   explicit Orders(ProcessGroup& group) : group_(group), tag_(group.open_channel()) {}
   /// Sends an order to all other processes. Only process 0 calls send(). Throws CommError.
   void send(Order::Kind kind, int64_t value = 0, std::span<const std::byte> data = {});
-  /// Returns the next order. Waits without a time limit while process 0 is alive. Only other processes call receive().
-  /// Throws CommError.
+  /// Returns the next order. Waits without a time limit while process 0 is alive. Only processes other than process 0
+  /// call receive(). Throws CommError.
   Order receive();
 
  private:
-  /// If the data have more than kInline bytes, a second message carries the remaining bytes.
+  /// If the data of an order exceed kInline bytes, a second message carries the remaining bytes.
   static constexpr size_t kInline = 40;
   struct Note {
     uint32_t kind;

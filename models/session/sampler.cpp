@@ -133,7 +133,7 @@ int32_t Sampler::sample(std::span<const float> logits) {
   fill_candidates(logits, candidates_);
   const auto logit_of = [&](int32_t id) -> float& {
     require<InvalidArgument>(id >= 0 && static_cast<size_t>(id) < logits.size(),
-                             "token {} is not in the vocabulary of {}", id, logits.size());
+                             "token {} is not in a vocabulary of {} tokens", id, logits.size());
     return candidates_[static_cast<size_t>(id)].logit;
   };
   for (const auto& [id, bias] : params_.biases) logit_of(id) += bias;

@@ -6,17 +6,17 @@
 //   frequency_penalty   the same tokens: l - penalty * number of occurrences
 //   presence_penalty    the same tokens: l - penalty
 // If temp <= 0, the result is the token with the highest logit (among equal logits, the lowest id). Otherwise three
-// steps remove candidates, and the last step draws one candidate. Each step uses the softmax of the remaining
+// steps remove candidates, and a fourth step draws one candidate. Each step uses the softmax of the remaining
 // candidates:
 //   top_k   keep the k highest logits
-//   top_p   keep the fewest highest logits whose probabilities add up to at least p
+//   top_p   keep the highest logits until their probabilities add up to at least p
 //   min_p   keep logits with at least min_p times the highest probability
 //   temp    divide the logits by temp, draw from their softmax
 // Example: the logits ln{8, 4, 2, 1, 1} have the probabilities 1/2, 1/4, 1/8, 1/16 and 1/16. top_k = 4 leaves 8/15,
 // 4/15, 2/15 and 1/15. Then top_p = 0.75 leaves the first two logits (12/15 = 0.8). Then min_p = 0.6 leaves only the
 // first logit, because 4 < 0.6 x 8.
 //
-// The same seed, parameters and logits give the same tokens: the generator is std::mt19937_64, seeded with `seed`. A
+// The same seed, parameters and logits give the same tokens. The generator is std::mt19937_64, seeded with `seed`. A
 // draw uses the upper 53 bits of one generated number, times 2^-53. A Sampler belongs to one thread.
 #pragma once
 
@@ -46,10 +46,11 @@ struct SamplerParams {
   }
 };
 
-/// Number of best tokens that a Sampler needs; 0 if the Sampler needs all logits, or more than kMostCandidates tokens.
-/// Without penalties and biases, the number is k: 1 if temp <= 0, else top_k. If the logits of m tokens may decrease,
-/// the number is k + m. At least k of the k + m best tokens then keep their logits. All other tokens have at most equal
-/// logits. Parameters that may raise a logit require all logits.
+/// Number of best tokens that a Sampler needs. The result is 0 if the Sampler needs all logits, or needs more than
+/// kMostCandidates tokens. Without penalties and biases, the number is k: 1 if temp <= 0, else top_k. If the logits of
+/// m tokens may decrease, the number is k + m. At least k of the k + m best tokens then keep their logits. No token
+/// outside the k + m best tokens has a higher logit than these k tokens. Parameters that may raise a logit require all
+/// logits.
 ///   top_k 40, penalties on the last 64 tokens, 3 negative biases: 40 + 64 + 3 = 107
 int64_t candidates_needed(const SamplerParams& params);
 inline constexpr int64_t kMostCandidates = 256;
@@ -78,8 +79,8 @@ class Sampler {
   /// Returns the id of the chosen token. Throws InvalidArgument if there are no logits, if a logit is not finite, or if
   /// a token with a bias is outside the vocabulary.
   int32_t sample(std::span<const float> logits);
-  /// Does the same as sample() with only the best tokens. `best` has the order of top_logits() and at least
-  /// candidates_needed() tokens, or the whole vocabulary. The returned token and all later tokens are the same as with
+  /// Like sample(), but needs only the best tokens. `best` has the order of top_logits(), and contains at least
+  /// candidates_needed() tokens or the whole vocabulary. The returned token and all later tokens are the same as with
   /// sample().
   int32_t sample_best(std::span<const TokenLogit> best);
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr BatchShape kSingle{1, 1};
 constexpr size_t kKeptPromptShapes = 4;
-// Cost of one more run of a graph, as the number of tokens that a long run computes in the same time. Each run has this
+// The fixed cost of one run of a graph is the time in which a long run computes kRunCost tokens. Each run has this
 // cost, because each run reads all weights.
 constexpr int64_t kRunCost = 32;
 // Padding tokens of a batch may have any id, because no token attends to them and no cache row stores them.
@@ -216,7 +216,7 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
                            "{} tokens do not fit: {} of the context's {} tokens are used; use a larger context", count,
                            position_, size_.context);
   for (int32_t token : tokens) {
-    require<InvalidArgument>(token >= 0 && token < model_.hparams.vocab, "token {} is not in the vocabulary of {}",
+    require<InvalidArgument>(token >= 0 && token < model_.hparams.vocab, "token {} is not in a vocabulary of {} tokens",
                              token, model_.hparams.vocab);
   }
   int64_t last = (count - 1) % size_.batch + 1;
@@ -232,8 +232,8 @@ void Session::evaluate(std::span<const int32_t> tokens, int64_t outputs) {
   std::copy(tokens.begin(), tokens.end(), tokens_.begin());
   positions_.assign(room, kNowhere);
   std::iota(positions_.begin(), positions_.begin() + count, static_cast<int32_t>(position_));
-  // All batches except the last batch use entry 0 as their only output, which is not read. The last batch uses the
-  // other entries, which are padded with copies of its last output.
+  // Entry 0 is the only output of each batch before the last batch, and this output is not read. The last batch uses
+  // all other entries. These entries are padded with copies of the last output.
   out_ids_.assign(1 + end.shape.outputs, static_cast<int32_t>(end.tokens - 1));
   out_ids_[0] = 0;
   std::iota(out_ids_.begin() + 1, out_ids_.begin() + 1 + outputs, static_cast<int32_t>(end.tokens - outputs));
@@ -372,12 +372,12 @@ void Session::rewind(int64_t position) {
         recurrent_ ? "recurrent layers keep only the latest state"
                    : fmt::format("layers with a window of {} keep tokens from {} on", longest_window_, oldest_);
     fail<InvalidArgument>(
-        "cannot rewind to token {} of {}: {}, and there is no checkpoint; rewind to token {} and evaluate again",
+        "cannot rewind to token {} of {}: {}, and this token has no checkpoint; rewind to token {} and evaluate again",
         position, position_, kept, rewindable(position));
   }
   const auto found = checkpoints_.find(position);
   const bool is_needed = !keeps(position) && found != checkpoints_.end();
-  if (is_needed) wait_for("a rewind");  // waits before other processes are notified
+  if (is_needed) wait_for("a rewind");  // waits before the other processes receive the order
   const std::span<const std::byte> bytes =
       is_needed ? std::span<const std::byte>(found->second) : std::span<const std::byte>();
   if (orders_ != nullptr) orders_->send(Order::Kind::kRewind, position, bytes);

@@ -7,9 +7,9 @@
 //   for (...) session.evaluate(std::array{sample(session.logits())});
 //
 // Graphs have fixed sizes, so prompts run in batches of a few sizes (divide_into_batches()). Padding tokens have no
-// position and no row of the cache. No other token attends to padding tokens, and their results are not read. A session
-// caches the graph for single tokens and the graphs of the four latest shapes of prompt batches. Generation and prompts
-// of different lengths can therefore alternate without new plans:
+// position and no row of the cache. No other token attends to padding tokens, and the results of padding tokens are not
+// read. A session caches the graph for single tokens and the graphs of the four most recently used shapes of prompt
+// batches. Generation and prompts of different lengths can therefore alternate without new plans:
 //
 //   prompt of 700 tokens, batch 512    runs of 512, 128 and 64 tokens (4 padding tokens)
 //   prompt of 20 tokens                a run of 32 tokens (12 padding tokens)
@@ -57,8 +57,8 @@ struct SessionOptions {
   /// Number of best tokens that the devices select for each output. Only these tokens reach the host: use candidates()
   /// instead of logits(). CUDA devices select at most 256 tokens. 0: the devices return all logits.
   int64_t candidates = 0;
-  int64_t checkpoints = 8;  ///< maximum number of checkpoints; an additional one replaces the checkpoint whose removal
-                            ///< leaves the smallest gap
+  int64_t checkpoints = 8;  ///< maximum number of checkpoints; an additional checkpoint replaces the checkpoint whose
+                            ///< removal leaves the smallest gap between its neighbours
   int64_t checkpoint_every =
       0;  ///< minimum number of tokens between automatic checkpoints; 0: checkpoints only on request
   /// The tracer receives one row per stream and a row "host". The tracer must outlive the session. nullptr: no trace.
@@ -73,8 +73,8 @@ struct SessionSize {
   int64_t context = 0;
   int64_t batch = 0;
 };
-/// Throws InvalidArgument if the batch is below 1, or if the context, the candidates or a value for checkpoints is
-/// below 0.
+/// Throws InvalidArgument if the batch is below 1, or if `context`, `candidates`, `checkpoints` or `checkpoint_every`
+/// is below 0.
 SessionSize session_size(const Hparams& hparams, const SessionOptions& options);
 
 /// Options of a session's KV cache. `parts` is Placement::latent_parts().
@@ -86,14 +86,17 @@ struct Batch {
   BatchShape shape;
   bool operator==(const Batch&) const = default;
 };
-/// Divides tokens into batches of `most` tokens and a rest. Usually the rest is one batch, padded to the next power of
-/// two. If a division avoids more padding than another run costs, the rest becomes two batches: the largest power of
-/// two below its length, and the remainder. The last batch has all outputs, so the rest must have at least `outputs`
+/// Divides `tokens` tokens into batches of `most` tokens and a rest of 1 to `most` tokens. Usually the rest is one
+/// batch, padded to the next power of two or to `most`, whichever is smaller. The rest becomes two batches if this
+/// division saves more than 32 padding tokens (the cost of an additional run) and the second batch has at least
+/// `outputs` tokens. The first of these batches has the largest power of two below the length of the rest, and the
+/// second batch has the remaining tokens. The last batch has all outputs, so the rest must have at least `outputs`
 /// tokens.
 ///   700 tokens, 1 output, most = 512: 512 tokens in {512, 1}, 128 tokens in {128, 1}, 60 tokens in {64, 1}
 ///   5 tokens, 5 outputs, most = 512: 5 tokens in {8, 8}
 std::vector<Batch> divide_into_batches(int64_t tokens, int64_t outputs, int64_t most);
-/// Returns the prompt shapes that need the most memory, largest first: as many shapes as a session caches.
+/// Returns the prompt shapes that need the most memory, largest first. Returns at most as many shapes as a session
+/// caches.
 ///   512 -> {512, 1}, {256, 1}, {128, 1}, {64, 1}
 std::vector<BatchShape> largest_prompt_shapes(int64_t batch);
 
@@ -104,9 +107,10 @@ struct ModelPlan;
 
 class Session {
  public:
-  /// Allocates the cache, and compute memory for a full batch with one output. The model's weights must be loaded on
-  /// the placement's devices. `backends` has one entry per device. `plan` must be for the same model, placement and
-  /// options (model_plan.h), or nullptr. The session takes the graphs of the plan and runs them as planned.
+  /// Allocates the cache. Also allocates compute memory for a full batch with one output. The model's weights must be
+  /// loaded on the placement's devices. `backends` has one entry per device. `plan` must be for the same model,
+  /// placement and options (model_plan.h), or nullptr. The session takes the graphs of the plan and runs them as
+  /// planned.
   Session(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
           const SessionOptions& options = {}, std::shared_ptr<ModelPlan> plan = nullptr);
   ~Session();
@@ -116,7 +120,8 @@ class Session {
   int64_t batch() const { return size_.batch; }
   /// Waits for queued work and throws its errors.
   void synchronize();
-  /// Throws InvalidArgument if queued work has failed since the last rewind. The message names a position for a rewind.
+  /// Throws InvalidArgument if queued work has failed since the last rewind. The message names a position to which the
+  /// session can rewind.
   void check_whole() const;
   /// Number of tokens in the cache.
   int64_t position() const { return position_; }
@@ -133,19 +138,18 @@ class Session {
   /// all other tokens are not checked for infinities and NaN. Waits for queued work. The result is valid until the next
   /// call. Throws InvalidArgument if the devices do not select candidates.
   std::span<const TokenLogit> candidates();
-  /// Removes all tokens from `position` on. Throws InvalidArgument unless can_rewind(position).
+  /// Removes all tokens from `position` on. Throws InvalidArgument if can_rewind(position) is false.
   void rewind(int64_t position);
   /// Whether the model has recurrent layers or ring caches.
   bool needs_checkpoints() const { return recurrent_ || ring_rows_ > 0; }
-  /// Whether rewind(position) is possible. A rewind is not possible if a layer has overwritten the state that
-  /// `position` needs and no checkpoint exists at `position`. A rewind to position 0 is always possible. Without
+  /// Whether rewind(position) is possible. A rewind is not possible if a layer has overwritten rows or states that the
+  /// rewind needs and there is no checkpoint at `position`. A rewind to position 0 is always possible. Without
   /// recurrent layers, the latest batch can always be removed.
   bool can_rewind(int64_t position) const;
   /// The largest position up to `position` for which can_rewind() is true.
   int64_t rewindable(int64_t position) const;
   /// Saves the state at the current position. can_rewind() is true for this position until a rewind to an earlier
-  /// position, or until the checkpoint is dropped. Waits for queued work. No-op in models without recurrent layers and
-  /// ring caches.
+  /// position, or until the checkpoint is dropped. Waits for queued work. No-op if needs_checkpoints() is false.
   void checkpoint();
   /// Bytes of host memory that a checkpoint after `tokens` tokens needs.
   size_t checkpoint_bytes(int64_t tokens) const;
@@ -166,8 +170,8 @@ class Session {
   const KvCache& cache() const { return cache_; }
   /// Declares rows [0, position) of the cache as written. No logits are available afterwards.
   void set_position(int64_t position);
-  /// Rewinds and restores the contents of a checkpoint. `checkpoint` may come from another process. `checkpoint` is
-  /// empty if the rewind needs no checkpoint.
+  /// Rewinds to `position` and restores the contents of `checkpoint`, which may come from another process. `checkpoint`
+  /// is empty if the rewind needs no checkpoint.
   void rewind(int64_t position, std::span<const std::byte> checkpoint);
   /// Memory of the cache: one buffer per device of the placement, nullptr for devices without cache.
   std::span<const std::unique_ptr<Buffer>> cache_buffers() const { return cache_buffers_; }
@@ -204,11 +208,11 @@ class Session {
   SessionSize size_;
   int64_t candidates_per_output_ = 0;
   TraceRowUse trace_;
-  std::shared_ptr<ModelPlan> plan_;  ///< nullptr if created without a plan
+  std::shared_ptr<ModelPlan> plan_;  ///< nullptr if the session was created without a plan
   KvCache own_cache_;
   KvCache& cache_;
   std::vector<std::unique_ptr<Buffer>> cache_buffers_;
-  std::vector<std::unique_ptr<Backend>> backends_;  // destroyed before the buffers, so queues finish first
+  std::vector<std::unique_ptr<Backend>> backends_;  // destroyed before the buffers, so that queued work ends first
   std::unique_ptr<sched::Scheduler> scheduler_;
   std::vector<std::unique_ptr<Compiled>> compiled_;  // most recently used first
   int64_t compilations_ = 0;
@@ -220,7 +224,8 @@ class Session {
   int64_t oldest_ = 0;                          // oldest position that all rings hold
   bool recurrent_ = false;                      // whether some layer is recurrent
   int64_t whole_ = 0;                           // position at the last successful wait
-  bool torn_ = false;                           // work has failed: rows after whole_ and all states are invalid
+  bool torn_ = false;                           // work has failed: rows after whole_ and all recurrent states are
+                                                // invalid
   int64_t most_checkpoints_ = 0, checkpoint_every_ = 0;
   std::map<int64_t, std::vector<std::byte>> checkpoints_;  // by position
   std::vector<int32_t> tokens_, positions_, out_ids_;      // inputs of the current evaluate()

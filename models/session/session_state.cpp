@@ -96,7 +96,7 @@ bool uses_long_factors(const Session& session) {
   return has_both && is_long(model.hparams, session.context());
 }
 
-/// Returns the GGUF type number of the cache tensors with this part, or 0 if the model has no such tensor.
+/// Returns the GGUF type number of the cache tensors for keys or values (`part`), or 0 if the model has no such tensor.
 uint32_t type_of(const KvCache& cache, CachePart part) {
   const auto found =
       std::find_if(cache.specs.begin(), cache.specs.end(), [&](const CacheTensor& spec) { return spec.part == part; });
@@ -127,19 +127,19 @@ Header checked_header(const Session& session, std::span<const std::byte> state) 
                            "these {} bytes are not a session state; use the bytes that save_state returned",
                            state.size());
   require<InvalidArgument>(header.version == kVersion,
-                           "the state has version {}, but this program reads version {}; save it again with this "
-                           "program",
+                           "the state has version {}, but this program reads version {}; save the state again "
+                           "with this program",
                            header.version, kVersion);
   const Header own = header_for(session, session.position());
   require<InvalidArgument>(header.model == own.model,
                            "the state was saved with another model than {}; restore the state with that model",
                            session.model().file.path());
   require<InvalidArgument>(header.long_factors == own.long_factors,
-                           "the state has RoPE factors for a context {} the original {} tokens of the model; use a "
-                           "context {} this number of tokens",
-                           header.long_factors != 0 ? "beyond" : "within",
+                           "the state has {} RoPE factors; the model uses long-context factors for contexts above {} "
+                           "tokens: use a context for the {} factors",
+                           header.long_factors != 0 ? "long-context" : "short-context",
                            session.model().hparams.rope.original_context,
-                           header.long_factors != 0 ? "beyond" : "within");
+                           header.long_factors != 0 ? "long-context" : "short-context");
   require<InvalidArgument>(
       header.dtype_k == own.dtype_k && header.dtype_v == own.dtype_v,
       "the state has keys of {} and values of {}, but the cache has {} and {}; use a cache of the same types",
@@ -153,7 +153,7 @@ Header checked_header(const Session& session, std::span<const std::byte> state) 
                            "the state of {} tokens should have {} bytes, but has {}; save the state again", header.rows,
                            expected, state.size());
   require<InvalidArgument>(checksum(header, state.subspan(sizeof header)) == header.checksum,
-                           "the state is damaged: its checksum is wrong; save it again");
+                           "the state is damaged: its checksum is wrong; save the state again");
   return header;
 }
 

@@ -11,8 +11,8 @@ StopText::StopText(std::vector<std::string> stops) : stops_(std::move(stops)) {
   for (const std::string& stop : stops_) require<InvalidArgument>(!stop.empty(), "a stop string must not be empty");
 }
 
-/// Finds the longest suffix of held_ that could be the beginning of a stop string. Returns the index of its first
-/// character, or the size of held_ if there is no such suffix.
+/// Finds the longest suffix of held_ that could be the beginning of a stop string. Returns the index of the first
+/// character of this suffix, or the size of held_ if there is no such suffix.
 size_t StopText::first_possible() const {
   const std::string_view held = held_;
   for (size_t begin = 0; begin < held.size(); ++begin) {

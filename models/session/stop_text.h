@@ -1,10 +1,10 @@
-// Ends a text before the first stop string. The text arrives in pieces. StopText holds back text that may be the
-// beginning of a stop string, so printed text never has to be removed.
+// StopText ends a generated text before the first stop string. The text arrives in pieces. StopText holds back text
+// that may be the beginning of a stop string, so printed text never has to be removed.
 //
 //   StopText text({"\n\n", "User:"});
 //   text.push("Yes.\nUs")  ->  "Yes.\n"      text.push("ers")  ->  "Users"      text.push(" User:x")  ->  " ", found()
 //
-// The result does not depend on the division into pieces. Single-threaded value type.
+// The concatenated results do not depend on the lengths of the pieces. Single-threaded value type.
 #pragma once
 
 #include <string>
@@ -15,11 +15,11 @@ namespace shoal::models {
 
 class StopText {
  public:
-  /// Throws InvalidArgument for an empty string, which would match everywhere.
+  /// Throws InvalidArgument if a stop string is empty, because an empty string matches everywhere.
   explicit StopText(std::vector<std::string> stops);
   /// Adds text and returns the text that can be printed now. Returns "" once found() is true.
   std::string push(std::string_view text);
-  /// Ends the text and returns the text that was held back.
+  /// Marks the end of the text. Returns the text that push() held back.
   std::string finish();
   bool found() const { return found_; }
 

@@ -13,8 +13,9 @@ namespace {
 
 constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";
 
-/// Table of merges, indexed by pairs of symbols. If the vocabulary contains a text, the symbol of the text is the token
-/// id. Texts that occur only in merges have larger numbers.
+/// Table of merges, indexed by pairs of symbols. A symbol is a number that identifies a text. If the vocabulary
+/// contains the text, the symbol is the token id. Symbols of texts that occur only in merges are larger than all token
+/// ids.
 class Merges {
  public:
   Merges(const GgufFile& file, const TokenizerVocabulary& vocabulary) : vocabulary_(vocabulary) {
@@ -64,8 +65,8 @@ class Merges {
   std::unordered_map<std::string, int32_t> others_;
 };
 
-/// This text replaces bytes without a token. For example, StarCoder's vocabulary lacks the bytes that valid UTF-8 never
-/// contains.
+/// U+FFFD, which replaces each byte that has no token. For example, StarCoder's vocabulary has no tokens for bytes that
+/// never occur in valid UTF-8.
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";
 
 /// Byte-level encoder: each byte of a piece becomes one letter (letter_of_byte).

@@ -18,12 +18,13 @@ class Encoder {
   virtual void append(std::string_view text, std::vector<Token>& ids) const = 0;
 };
 
-/// SentencePiece: merges pieces by score. If `space_prefix` is true, the encoder puts a space before each text.
+/// SentencePiece: merges symbols by the score of the resulting piece. If `space_prefix` is true, the encoder puts a
+/// space before each text.
 std::unique_ptr<Encoder> make_spm_encoder(const TokenizerVocabulary& vocabulary, bool space_prefix);
 
 struct PretokenizerKind;
-/// Merges pairs in the order of tokenizer.ggml.merges. Throws InvalidArgument if a merge does not have two parts, or if
-/// a byte of U+FFFD has no token.
+/// Merges pairs in the order of tokenizer.ggml.merges. Encodes a byte without a token as U+FFFD. Throws InvalidArgument
+/// if a merge does not have two parts, or if a byte of U+FFFD has no token.
 std::unique_ptr<Encoder> make_byte_bpe_encoder(const GgufFile& file, const TokenizerVocabulary& vocabulary,
                                                const PretokenizerKind& pre);
 /// Like make_byte_bpe_encoder(), but for characters instead of bytes. Each line of the text is a piece. Characters

@@ -34,8 +34,8 @@ inline void link(std::vector<Symbol>& symbols) {
   }
 }
 
-/// Merges `symbols` in place. `rank(left, right)` returns std::optional<MergedPair>: nullopt for a pair that is never
-/// merged.
+/// Merges `symbols` in place. `rank(left, right)` returns a std::optional<MergedPair>, which is nullopt if the pair is
+/// never merged.
 template <class Rank>
 void merge(std::vector<Symbol>& symbols, const Rank& rank) {
   struct Pair {
@@ -58,7 +58,7 @@ void merge(std::vector<Symbol>& symbols, const Rank& rank) {
     queue.pop();
     Symbol& left = symbols[pair.left];
     Symbol& right = symbols[pair.right];
-    // Skips an outdated pair: one of its symbols was merged after the pair was queued.
+    // Skips an outdated pair. One of its symbols was merged after the pair was queued.
     if (left.length == 0 || right.length == 0 || left.length + right.length != pair.length) continue;
     left.length = pair.length;
     left.id = pair.merged.id;

@@ -22,7 +22,8 @@ namespace {
 // End of a word. As in Oniguruma, superscripts and fractions of Latin-1 belong to words.
 #define NO_WORD R"((?![\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}]))"
 
-/// Replaces \s and \S by classes of the characters in S, inside and outside of character classes.
+/// Replaces \s by the characters in S, and \S by all other characters. \s may be inside a character class, but \S may
+/// not.
 std::string with_spaces(std::string_view expression) {
   std::string out;
   bool in_class = false;
@@ -73,9 +74,9 @@ constexpr std::string_view kKimi = R"([\p{sc:Han}]+|[^\r\n\p{L}\p{N}]?(?:)" NOT_
 constexpr std::string_view kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kDeepseek3 =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|)" ENDS;
-// Two expressions divide numbers into groups of three digits from the end, like `\d{1,3}(?=(?:\d{3})*\b)`, but in
-// linear time. kNumber matches whole numbers. kShortGroup then matches the one or two digits before the groups of
-// three.
+// kNumber and kShortGroup divide a number into groups of three digits, counted from the end of the number. The result
+// is the same as with `\d{1,3}(?=(?:\d{3})*\b)`, but the time is linear. kNumber matches whole numbers. kShortGroup
+// then matches the one or two digits before the first group of three digits.
 constexpr std::string_view kNumber = R"((?<!\p{Nd})\p{Nd}++)" NO_WORD;
 constexpr std::string_view kShortGroup = R"(\A\p{Nd}{1,2}(?=(?:\p{Nd}{3})++\z))";
 constexpr std::string_view kHanAndKana = "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+";
@@ -111,9 +112,9 @@ constexpr std::string_view kYoutuScripts =
     R"(\x{3001}-\x{303f}\x{fe30}-\x{fe4f}]+|[\x{3105}-\x{312f}]+|[\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+)";
 constexpr std::string_view kViking = R"( ?[^(\s|.,!?\x{2026}\x{3002}\x{ff0c}\x{3001}\x{964}\x{6d4}\x{60c})]+)";
 // `(?=(\d{3})+(?!\d))` cuts a number before each group of three digits, counted from the end of a run of digits.
-// kLastGroup, kShortGroup and kGroup cut in the same places in linear time. kLastGroup matches from the last group of a
-// run (or from the beginning of the number) to the next cut. The match may contain number characters that are not
-// digits, and runs of fewer than three digits.
+// kLastGroup, kShortGroup and kGroup cut in the same places in linear time. A match of kLastGroup begins at the last
+// group of a run, or at the beginning of the number, and ends at the next cut. The match may contain number characters
+// that are not digits, and runs of fewer than three digits.
 constexpr std::string_view kLastGroup =
     R"((?:\p{Nd}{3}(?!\p{Nd})|\A\p{Nd}{1,2}(?!\p{Nd})|\A(?=[\p{Nl}\p{No}])))"
     R"((?:[\p{Nl}\p{No}]++\p{Nd}{1,2}(?!\p{Nd}))*+(?:[\p{Nl}\p{No}]++(?:\p{Nd}{1,2}(?=(?:\p{Nd}{3})++(?!\p{Nd})))?)?)";
@@ -163,8 +164,8 @@ const std::vector<PretokenizerKind>& kinds() {
 struct FreeCode {
   void operator()(pcre2_code* code) const { pcre2_code_free(code); }
 };
-/// Memory for matching a text of `bytes` bytes, with room for one backtracking point per character. The size of this
-/// memory is the only limit of a match.
+/// Memory for matching a text of `bytes` bytes, with room for one backtracking point per character. PCRE2 aborts a
+/// match that needs more than this memory.
 class MatchSpace {
  public:
   explicit MatchSpace(size_t bytes)

@@ -4,7 +4,8 @@
 //   <|im_start|>user\nWhat is <|im_end|>?<|im_end|>\n     if a user wrote "What is <|im_end|>?"
 //   one token        ^^^^^^^ text ^^^^^^ one token
 //
-// Immutable; any number of threads may use it. Time is O(length of the text * length of the longest token).
+// Only add() changes a SpecialTokens. After the last add(), any number of threads may call cut(). The time of cut() is
+// O(length of the text * length of the longest token).
 #pragma once
 
 #include <cstdint>
@@ -34,15 +35,17 @@ class SpecialTokens {
  public:
   struct Options {
     bool templates_only = false;
-    bool takes_space = false;  ///< the token includes the white space that follows it
+    bool takes_space = false;  ///< whether the token includes the white space after the token
   };
   /// `text` is the token's text as it appears in input.
   void add(std::string_view text, Token token, Options options);
 
-  /// Divides `text`. `templates` are the ranges [begin, end) that a template wrote, in ascending order.
+  /// The characters [begin, end) of a text.
   struct Range {
     size_t begin, end;
   };
+  /// Divides `text` into special tokens and ordinary text. `templates` are the ranges that a template wrote, in
+  /// ascending order.
   std::vector<TextFragment> cut(std::string_view text, std::span<const Range> templates) const;
 
  private:
@@ -57,7 +60,7 @@ class SpecialTokens {
 
   std::vector<Node> nodes_{1};
   std::unordered_set<Token> take_space_;
-  std::unordered_map<uint64_t, uint32_t> edges_;  // node << 8 | byte -> node
+  std::unordered_map<uint64_t, uint32_t> edges_;  // key: node << 8 | byte; value: next node
   std::vector<bool> starts_ = std::vector<bool>(256);
 };
 

@@ -7,7 +7,7 @@
 namespace shoal::models {
 namespace {
 
-constexpr int32_t kInvalid = -2;  // a byte outside valid UTF-8, never merged
+constexpr int32_t kInvalid = -2;  // id of a byte that is not part of valid UTF-8; such a symbol is never merged
 
 class SpmEncoder final : public Encoder {
  public:

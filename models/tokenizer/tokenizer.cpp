@@ -81,15 +81,15 @@ const Kind& kind_of(const GgufFile& file) {
 Token read_id(const GgufFile& file, std::string_view key, Token fallback, int vocabulary_size) {
   if (!file.has(key) && (fallback < 0 || fallback >= vocabulary_size)) return -1;
   const auto id = file.get_or<uint32_t>(key, static_cast<uint32_t>(fallback));
-  if (id == UINT32_MAX) return -1;  // the file stores -1: no such token
+  if (id == UINT32_MAX) return -1;  // the file stores -1 if there is no such token
   require<InvalidArgument>(id < static_cast<uint32_t>(vocabulary_size),
                            "{}: key '{}' is {}, but the vocabulary has {} tokens; convert the model again", file.path(),
                            key, id, vocabulary_size);
   return static_cast<Token>(id);
 }
 
-/// Texts of tokens that end a turn or a text in some model. These tokens end generation even if no key of the file
-/// names them.
+/// Texts of tokens that end a turn or a text in at least one model. These tokens end generation even if no key of the
+/// file names the tokens.
 const std::set<std::string_view> kEndTexts{"<|eot_id|>",
                                            "<|im_end|>",
                                            "<|end|>",
@@ -120,12 +120,12 @@ const std::set<std::string_view> kPlainEndTexts{"</s>", "<eos>", "<EOT>", "[EOT]
 /// lists them as user-defined.
 const std::set<std::string_view> kCodeEndTexts{"<|fim_pad|>",   "<fim_pad>",  "<fim-pad>",  "<|fim_repo|>",
                                                "<|repo_name|>", "<fim-repo>", "<reponame>", "<|file_sep|>"};
-/// In Phi 3, all other control tokens include the white space that follows them in a text. No key of the file states
-/// this property.
+/// Control tokens of Phi 3 that do not include the white space after the token. All other control tokens of Phi 3
+/// include this white space. No key of the file states this property.
 const std::set<std::string_view> kWithoutSpace{"<unk>", "<s>", "<|endoftext|>"};
 
-/// Whether a token is written like a control token, regardless of its kind in the file. Excludes fill-in-the-middle
-/// tokens, which users write.
+/// Whether a token is written like a control token, regardless of its kind in the file. The result is false for
+/// fill-in-the-middle tokens, because users write these tokens.
 bool looks_like_control(std::string_view text) {
   const auto between = [&](std::string_view begin, std::string_view end) {
     return text.starts_with(begin) && text.ends_with(end) && text.size() > begin.size() + end.size();
@@ -160,8 +160,8 @@ Tokenizer::Tokenizer(const GgufFile& file) {
   // Gemma 4 always needs a BOS.
   add_bos_ = bos_ >= 0 && (kind.name == "gemma4" || file.get_or<bool>("tokenizer.ggml.add_bos_token", by_default));
   add_eos_ = eos_ >= 0 && file.get_or<bool>("tokenizer.ggml.add_eos_token", false);
-  // In Gemma 4, user-defined tokens that look like control tokens are quotation marks and similar text, so these tokens
-  // stay user-defined.
+  // Gemma 4 has user-defined tokens that look like control tokens. These user-defined tokens are quotation marks and
+  // similar text, so they stay user-defined.
   if (kind.name != "gemma4") protect_control_tokens();
   find_ends();
   index_special_tokens(kind.needs_scores && file.get_or<std::string>("general.architecture", "") == "phi3");
@@ -180,8 +180,8 @@ void Tokenizer::protect_control_tokens() {
   }
 }
 
-/// Finds end tokens by their text. If the file marks such a token as ordinary text, turns the token into a control
-/// token.
+/// Finds end tokens by their text. Turns end tokens that the file marks as normal or user-defined into control tokens.
+/// A token in kPlainEndTexts is not an end token if the file marks it as normal.
 void Tokenizer::find_ends() {
   std::set<std::string_view> found;
   std::vector<Token> by_text;
@@ -197,8 +197,8 @@ void Tokenizer::find_ends() {
   }
   for (const Token id : by_text) {
     const std::string_view text = vocabulary_->piece(id);
-    // In models with return and call tokens, "<|end|>" ends a message but not the turn. In models with a tool response
-    // token, "</s>" does not end the turn.
+    // In models with the tokens "<|return|>" and "<|call|>", the token "<|end|>" ends a message but not the turn. In
+    // models with the token "<|tool_response>", the token "</s>" does not end the turn.
     if (text == "<|end|>" && found.contains("<|return|>") && found.contains("<|call|>")) continue;
     if (text == "</s>" && found.contains("<|tool_response>")) continue;
     ends_.push_back(id);

@@ -29,8 +29,8 @@ Lead lead_of(unsigned char byte) {
   return {0, 0, 0};
 }
 
-// Number of bytes at the start of `text` that match the sequence of `lead`. The result is at most the length of this
-// sequence.
+// Number of bytes at the start of `text` that fit a UTF-8 sequence with the lead byte `lead`. The result is at most
+// the length of this sequence.
 size_t matching(std::string_view text, const Lead& lead) {
   size_t n = 1;
   for (; n < std::min(lead.length, text.size()); ++n) {

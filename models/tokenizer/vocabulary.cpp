@@ -25,8 +25,8 @@ bool is_mergeable(TokenKind kind) {
   return kind == TokenKind::kNormal || kind == TokenKind::kUnused || kind == TokenKind::kUndefined;
 }
 
-/// The inverse of letter_of_byte(). If the text contains other characters, as some added tokens do, returns the text
-/// unchanged.
+/// The inverse of letter_of_byte(). Returns the text unchanged if one of its characters is not the letter of a byte.
+/// Some added tokens contain such characters.
 std::string bytes_of_letters(std::string_view text) {
   static const auto bytes = [] {
     std::unordered_map<std::string_view, char> all;

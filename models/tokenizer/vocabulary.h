@@ -1,6 +1,6 @@
 // The vocabulary of a tokenizer, read from GGUF metadata and checked: pieces, scores, kinds, and an index of pieces for
-// encoding. Immutable after construction; any number of threads may read it. Move-only, because the index refers to the
-// pieces.
+// encoding. Only set_control() changes a vocabulary. After the last set_control(), any number of threads may read the
+// vocabulary. Move-only, because the index refers to the pieces.
 #pragma once
 
 #include <array>
@@ -64,7 +64,8 @@ class TokenizerVocabulary {
   Token find(std::string_view text) const;
   float score(Token id) const { return scores_[static_cast<size_t>(id)]; }
   Token byte_token(unsigned char byte) const { return byte_tokens_[byte]; }
-  /// Appends the token of `text`. If `text` has no token, appends the byte tokens of its bytes. Only for kText.
+  /// Appends the token of `text`. If `text` has no token, appends the byte tokens of its bytes. Requires the alphabet
+  /// kText.
   void append_spelled(std::string_view text, std::vector<Token>& ids) const;
   bool is_user_defined(Token id) const { return kind(id) == TokenKind::kUserDefined; }
 

@@ -1,4 +1,4 @@
-"""Benchmarks of a synthetic 8B model, and their ratios to the limits of the GPU."""
+"""Benchmarks of a synthetic 8B model, and the ratios of the measured rates to the limits of the GPU."""
 import re
 import time
 
@@ -11,21 +11,23 @@ from gpu.shell import CheckError, parse_json, run
 from gpu.steps import NEEDS, Step, good, with_notes
 
 TYPES = ("q4_k_m", "q8_0", "f16")
-# Sizes of `make_model.py --preset 8b`, for the bytes that a token reads and the operations of a prompt.
+# Sizes of the model of `make_model.py --preset 8b`. From these sizes, the script computes the number of bytes that the
+# GPU reads for a token, and the number of operations of a prompt.
 EMBD, KV, VOCAB = 4096, 1024, 128256
 BLOCK_BYTES = {"q4_k_m": 144 / 256, "q8_0": 34 / 32, "f16": 2}  # bytes per element of the token embedding
 PROMPT, GENERATED = 512, 128
-DOUBTS = ("smoke", "logits")  # steps whose notes are added to all results
+DOUBTS = ("smoke", "logits")  # if such a step fails, each benchmark result gets a note about the failure
 DOUBTS_OF_TWO = (*DOUBTS, "smoke-two", "logits-two", "streams")
 
-# name of a ratio, or name and type of weights: (description, target, whether a smaller value is better)
-GENERATION = "generation, bytes read per second over the copy rate"
+# Keys of TARGETS: name of a ratio, or name and type of the weights. Values: description, target, and whether
+# a smaller value is better.
+GENERATION = "generation, ratio of the bytes read per second to the copy rate"
 TARGETS = {
     "generation q4_k_m": (GENERATION, 0.75, False),
     "generation q8_0": (GENERATION, 0.85, False),
     "generation f16": (GENERATION, 0.88, False),
-    "prompt": ("prompt, arithmetic per second over the bf16 rate", 0.55, False),
-    "meta": ("generation on 2 devices of one GPU over one device", 0.93, False),
+    "prompt": ("prompt, ratio of the operations per second to the bf16 rate", 0.55, False),
+    "meta": ("generation, ratio of the speed on 2 devices of one GPU to the speed on 1 device", 0.93, False),
     "all_reduce_us": ("all_reduce of 16 KiB between 2 devices of one GPU, microseconds", 5.0, True),
 }
 
@@ -82,21 +84,21 @@ def bench_comm(context, limit: float) -> Result:
 
 
 def bytes_per_token(kind: str, model_bytes: int, depth: float) -> float:
-    """Bytes that a token reads: all weights except the token embedding, and the f16 cache. The token reads only one row
+    """Bytes that a token reads: the f16 cache, and all weights except the token embedding. The token reads only one row
     of the embedding."""
     return model_bytes - VOCAB * EMBD * BLOCK_BYTES[kind] + depth * LAYERS[kind] * 2 * KV * 2
 
 
 def flops_of_prompt(kind: str, parameters: int, tokens: int) -> float:
     """Number of operations of a prompt. Every token is multiplied by all weights except the embedding and the head. The
-    last token is also multiplied by the head. Attention multiplies each token twice by the previous tokens."""
+    last token is also multiplied by the head. Attention multiplies each token twice by all tokens up to this token."""
     weights = parameters - 2 * VOCAB * EMBD
     attention = LAYERS[kind] * 4 * EMBD * tokens * (tokens + 1) / 2
     return 2 * weights * tokens + 2 * VOCAB * EMBD + attention
 
 
 def compute_ratios(figures: dict) -> dict:
-    """Returns the ratios by name of ratio and model. Omits ratios with a missing measurement."""
+    """Returns the ratios by key, such as "generation q8_0". Omits a ratio if one of its measurements is missing."""
     found = {}
     ceiling = figures.get("ceilings", {})
     for kind in TYPES:
@@ -146,6 +148,6 @@ def first_steps() -> list[Step]:
 
 
 def later_steps() -> list[Step]:
-    """The steps for the other models. Each step waits until its model is written."""
+    """The steps for the models in q8_0 and f16. Each step waits until its model is written."""
     return [step for kind, limit in (("q8_0", 45), ("f16", 50))
             for step in (logits.step(f"logits-{kind}", ONE, 20, f"logits-{kind}"), bench_step(kind, limit))]  # fmt: skip

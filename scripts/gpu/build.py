@@ -57,15 +57,15 @@ def first_error(output: str) -> str:
 
 
 def build(context, limit: float) -> Result:
-    """Runs the step build. `context.broken` then contains the failed targets. Steps that need no failed target still
+    """Runs the step `build`. `context.broken` then contains the failed targets. Steps that need no failed target still
     run."""
     names, log, end = targets(context), context.log("build"), time.monotonic() + limit
-    context.broken = set(names)  # until the targets are built
+    context.broken = set(names)  # targets count as failed until they are built
     require_build_tools(context)
     log.unlink(missing_ok=True)
     configure(context, end, log)
     outcomes = []
-    for group in (names[:2], names[2:]):  # with the first two targets, some steps can run even after a timeout
+    for group in (names[:2], names[2:]):  # some steps need only the first two targets and run even after a timeout
         outcomes.append(run(build_command(context, group), end - time.monotonic(), log, context.environment(), append=True))
     context.broken = {name for name in names if not file_of(context, name).exists()}
     failed = next((one for one in outcomes if one.status != 0), None)

@@ -9,8 +9,8 @@ from gpu.shell import CheckError, Skip
 # the two CUDA variables at the first CUDA call (devices/cuda/driver_environment.h).
 GPU_ENVIRONMENT = {"SHOAL_COMM_TIMEOUT": "5", "CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
 LONG_RUN = {"SHOAL_COMM_TIMEOUT": "15"}  # for models, because their ranks start at different times
-# For programs with one device. The driver then loads a kernel at its first launch. All kernels together have 6 MB
-# (30 MB uncompressed). Kernels that wait for each other need EAGER.
+# Environment for programs with one device. With LAZY, the driver loads a kernel at its first launch. All kernels
+# together have 6 MB (30 MB uncompressed). Kernels that wait for each other need EAGER.
 LAZY = {"CUDA_MODULE_LOADING": "LAZY"}
 PER_GPU = "SHOAL_CUDA_DEVICES_PER_GPU"
 ONE, TWO = "CUDA0", "CUDA0.0,CUDA0.1"
@@ -25,12 +25,12 @@ class Context:
     jobs: int
     models: pathlib.Path
     commit: str = "unknown"
-    machine: dict = dataclasses.field(default_factory=dict)  # set by the step environment
-    broken: set[str] = dataclasses.field(default_factory=set)  # targets that the step build or programs lacks
+    machine: dict = dataclasses.field(default_factory=dict)  # set by the step `environment`
+    broken: set[str] = dataclasses.field(default_factory=set)  # targets that could not be built or unpacked
     background: list = dataclasses.field(default_factory=list)  # processes that write models
     off: tuple[str, ...] = ()  # features that SHOAL_CUDA_OFF disables in all programs
-    figures: dict = dataclasses.field(default_factory=dict)  # benchmark results, for the ratios
-    doubts: dict[str, str] = dataclasses.field(default_factory=dict)  # notes for later results, by failed step
+    figures: dict = dataclasses.field(default_factory=dict)  # benchmark results from which the ratios are computed
+    doubts: dict[str, str] = dataclasses.field(default_factory=dict)  # failed step -> note to add to later results
 
     @property
     def plugin(self) -> pathlib.Path:
@@ -49,14 +49,14 @@ class Context:
         return self.build / "gpu_check" / f"{step}.log"
 
     def program(self, name: str, with_plugin=True) -> pathlib.Path:
-        """Path of the program of this target. Raises Skip if the step build or programs has reported the target as
+        """Path of the program of this target. Raises Skip if the step `build` or `programs` has reported the target as
         missing."""
         path = self.build / "bin" / name
         for target, file in [(name, path), *([(self.plugin_target, self.plugin)] if with_plugin else [])]:
             if target in self.broken:
                 raise Skip(f"there is no {target}")
             if not file.exists():
-                raise CheckError(f"no {file}: run the step build first")
+                raise CheckError(f"no {file}: run the step 'build' first")
         return path
 
     def shoal(self, command: str, devices: str, *more) -> list:

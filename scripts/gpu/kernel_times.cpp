@@ -1,7 +1,7 @@
 // Library that records the run times of kernels. The steps times-... of scripts/gpu_check compile this library. The
-// driver loads the library into a program that starts with CUDA_INJECTION64_PATH=FILE.so. The library gets a record of
-// each kernel from CUPTI (KERNEL_TIMES_CUPTI), also for kernels in graphs. For each record, it writes a line to
-// KERNEL_TIMES_FILE: start (ns), end (ns), symbol.
+// driver loads the library into a program that starts with CUDA_INJECTION64_PATH=FILE.so. CUPTI (loaded from the path
+// in KERNEL_TIMES_CUPTI) gives the library a record of each kernel, including kernels in CUDA graphs. For each record,
+// the library writes a line to the file KERNEL_TIMES_FILE: start (ns), end (ns), symbol.
 #include <dlfcn.h>
 
 #include <cstddef>
@@ -40,13 +40,13 @@ void give_buffer(uint8_t** buffer, size_t* size, size_t* records) {
   constexpr size_t kBytes = 8 << 20;
   *buffer = static_cast<uint8_t*>(std::aligned_alloc(8, kBytes));
   *size = *buffer == nullptr ? 0 : kBytes;
-  *records = 0;  // no limit
+  *records = 0;  // CUPTI may put any number of records into the buffer
 }
 
 void take_buffer(void*, uint32_t, uint8_t* buffer, size_t, size_t used) {
   Kernel* record = nullptr;
   while (used > 0 && next_record(buffer, used, &record) == 0) {
-    if (record->kind != kConcurrentKernel || record->end == 0) continue;  // no kernel, or CUPTI has no times for it
+    if (record->kind != kConcurrentKernel || record->end == 0) continue;  // not a kernel, or a kernel without times
     std::fprintf(file, "%llu %llu %s\n", static_cast<unsigned long long>(record->start),
                  static_cast<unsigned long long>(record->end), record->name);
   }

@@ -1,5 +1,5 @@
-"""Compares the logits of the GPU with the logits of CPU0. The models have random weights, and the same shapes as the
-models in the benchmarks."""
+"""Compares the logits of the GPU with the logits of CPU0. The models have random weights. Their layers have the
+same shapes as the layers of the models in the benchmarks."""
 import time
 
 from gpu import models
@@ -15,8 +15,8 @@ ALL = 1_000_000  # larger than any vocabulary
 
 
 def top_logits(context, kind: str, devices: str, count: int, limit: float, log: str) -> dict[int, float]:
-    """Logits of the whole vocabulary after a prompt of `count` tokens. The output of the run is about a megabyte, so it
-    goes into a separate log."""
+    """Logits of the whole vocabulary after a prompt of `count` tokens. The run writes about a megabyte of output
+    to a separate log."""
     prompt = ",".join(str(3 + i * 7919 % 500) for i in range(count))
     command = context.shoal("run", devices, "-m", models.path_of(context, kind), "--prompt-tokens", prompt, "-n", 1,
                             "-c", 512, "--temp", 0, "--ignore-eos", "--top-logits", ALL, "--output", "json")  # fmt: skip
@@ -39,9 +39,9 @@ def run_seconds(context) -> float:
 
 
 def compare(context, limit: float, devices: str, step: str, kind="logits") -> Result:
-    """Runs a step logits-... of gpu_check: compares the logits after each prompt."""
+    """Runs a step `logits-...`, which compares the logits after each prompt."""
     end = time.monotonic() + limit
-    context.doubts[step] = f"the output was not compared (step {step})"  # replaced unless a program fails
+    context.doubts[step] = f"the output was not compared (step {step})"  # this note remains after an error or timeout
     models.find(context, kind, limit)
     errors = {}
     for count in PROMPTS[:1] if context.emulated and devices == TWO else PROMPTS:
@@ -54,7 +54,7 @@ def compare(context, limit: float, devices: str, step: str, kind="logits") -> Re
     detail = ", ".join(f"{count} tokens: NMSE {error:.1e}" for count, error in errors.items())
     if max(errors.values()) > MOST_NMSE:
         context.doubts[step] = f"the output was wrong (step {step})"
-        return Result("", FAILED, detail=f"{detail}, more than {MOST_NMSE:.0e}", data={"nmse": errors})
+        return Result("", FAILED, detail=f"{detail}; the limit is {MOST_NMSE:.0e}", data={"nmse": errors})
     del context.doubts[step]
     return good(detail, nmse=errors)
 

@@ -27,7 +27,7 @@ def parse_gpu(line: str) -> dict:
     """Parses a line of nvidia-smi --query-gpu=... --format=csv,noheader."""
     values = [value.strip() for value in line.split(",")]
     if len(values) != len(GPU_FIELDS):
-        raise CheckError(f"nvidia-smi says '{line.strip()}'")
+        raise CheckError(f"nvidia-smi printed an unexpected line: '{line.strip()}'")
     return dict(zip(GPU_FIELDS, values))
 
 
@@ -59,7 +59,7 @@ def package_folders() -> list[pathlib.Path]:
             found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True,
                                    timeout=PYTHON_SECONDS)  # fmt: skip
             folders |= set(json.loads(found.stdout))
-        except (OSError, ValueError, subprocess.SubprocessError):  # a broken Python has no packages
+        except (OSError, ValueError, subprocess.SubprocessError):  # ignores a Python that cannot be run
             continue
     return sorted(pathlib.Path(folder) for folder in folders)
 
@@ -94,7 +94,7 @@ def require_build_tools(context) -> None:
 
 
 def examine(context, limit: float) -> Result:
-    """Runs the step environment: describes the machine."""
+    """Runs the step `environment`, which describes the machine."""
     log = context.log("environment")
     machine = context.machine
     machine["cores"] = context.jobs

@@ -60,11 +60,11 @@ def parse_arguments(arguments: list[str], text: str) -> argparse.Namespace:
     parser.add_argument("--pack", type=pathlib.Path, metavar="DIR",
                         help="build all programs, pack them with their libraries into "
                         "DIR, and exit")  # fmt: skip
-    parser.add_argument("--arch", default="90", help="architecture of the GPU, for --pack (default: 90)")
+    parser.add_argument("--arch", default="90", help="GPU architecture for which --pack builds (default: 90)")
     parser.add_argument("--deps", type=pathlib.Path, metavar="DIR",
-                        help="run the programs in this folder, which --pack wrote; build nothing")  # fmt: skip
-    parser.add_argument("--emulated", action="store_true", help="run the same steps with the emulated plug-in, "
-                        "without benchmarks")  # fmt: skip
+                        help="run the programs that --pack has written to DIR; build nothing")  # fmt: skip
+    parser.add_argument("--emulated", action="store_true", help="run the steps with the emulated plug-in instead of "
+                        "a GPU, without benchmarks")  # fmt: skip
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="folder for gpu_check.json, summary.txt and "
                         "log.txt (default: gpu_check in the build folder)")  # fmt: skip
     parser.add_argument("--seconds", type=float,
@@ -75,7 +75,7 @@ def parse_arguments(arguments: list[str], text: str) -> argparse.Namespace:
     parser.add_argument("--build", type=pathlib.Path, metavar="DIR",
                         help="build folder (default: build/gpu; with --emulated: build/release)")  # fmt: skip
     parser.add_argument("--models", type=pathlib.Path, metavar="DIR", help="folder of the 8B models; missing models "
-                        "are written there and not removed (default: a temporary folder)")  # fmt: skip
+                        "are written to DIR and not removed (default: a temporary folder)")  # fmt: skip
     parser.add_argument("-j", "--jobs", type=int, default=build.jobs(), help="number of parallel build jobs")
     parser.add_argument("--commit", help="name of the tested commit, for machines without git")
     return parser.parse_args(arguments)
@@ -84,7 +84,7 @@ def parse_arguments(arguments: list[str], text: str) -> argparse.Namespace:
 def make_context(args: argparse.Namespace, models_folder: pathlib.Path) -> Context:
     where = args.build or ROOT / "build" / ("release" if args.emulated else "gpu")
     if args.deps and args.emulated:
-        raise CheckError("--deps contains programs for a GPU; leave out --emulated")
+        raise CheckError("--deps contains programs for a GPU; remove --emulated")
     deps = args.deps.resolve() if args.deps else None
     if deps and not deps.is_dir():
         raise CheckError(f"--deps: there is no folder {deps}")

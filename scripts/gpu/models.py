@@ -8,8 +8,9 @@ from gpu.report import Result
 from gpu.shell import CheckError, Outcome, Skip, end_group
 from gpu.steps import good
 
-# Number of layers by model. With 32 layers, the rounding errors of the CPU would exceed the limit of the step logits.
-LAYERS = {"logits": 4, "q4_k_m": 32, "q8_0": 32, "f16": 16, "logits-q8_0": 1, "logits-f16": 1}  # f16: 9.1 GB instead of 16 GB
+# Number of layers by model. With 32 layers, the rounding errors of the CPU would exceed the limit of the step `logits`.
+# With 32 layers, the f16 model would have 16 GB instead of 9.1 GB.
+LAYERS = {"logits": 4, "q4_k_m": 32, "q8_0": 32, "f16": 16, "logits-q8_0": 1, "logits-f16": 1}
 FIRST, REST = ("logits", "q4_k_m"), ("logits-q8_0", "logits-f16", "q8_0", "f16")
 FEW_TOKENS = {1: ("--vocab", "8192")}  # keeps models with one layer below 600 MB
 EMULATED = ("--layers", "1", "--embd", "512", "--ff", "1024", "--heads", "4", "--kv-heads", "2", "--vocab", "512")
@@ -21,7 +22,7 @@ def path_of(context, kind: str) -> pathlib.Path:
 
 
 def start(context, limit: float, kinds=FIRST) -> Result:
-    """Runs the step models or models-rest: starts processes that write the models in the background."""
+    """Runs the step `models` or `models-rest`, which starts processes that write the models in the background."""
     context.models.mkdir(parents=True, exist_ok=True)
     python = context.deps / "python" if context.deps else None
     env = {**os.environ, **({"PYTHONPATH": str(python)} if python and python.is_dir() else {})}

@@ -23,14 +23,14 @@ HOUR = 3600.0
 # The plug-in and test_cuda_gpu both contain the kernels (6 MB compressed, 30 MB uncompressed). The dictionary is large
 # enough to store the kernels only once.
 COMPRESSION = {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 128 << 20}
-MODELS = "tests/models"  # models that the build of test_models makes
-LIBRARY = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)  # a line of ldd
-# Libraries that are not packed, because every machine has them. On the machine with the GPU, other libraries such as
-# NCCL may need newer versions than the build machine has.
+MODELS = "tests/models"  # folder of the models that the target test_models makes
+LIBRARY = re.compile(r"^\s+(\S+) => (/\S+) \(0x", re.MULTILINE)  # a line in the output of ldd
+# Libraries that are not packed, because every machine has them. Packed copies could be too old: other libraries on the
+# machine with the GPU, such as NCCL, may need newer versions than the build machine has.
 EVERYWHERE = re.compile(r"(ld-linux|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp)\.so)")
 # Python packages for make_model.py. The list omits NumPy, because a NumPy package supports only one version of Python.
 WHEELS = ("gguf==0.19.0", "tqdm", "PyYAML")
-MOST_BYTES = 40_000_000  # limit of the archive; with the 26 MB of the checkout, a copy is below 64 MiB
+MOST_BYTES = 40_000_000  # limit of the total size of DIR (--pack); DIR and the checkout (26 MB) need less than 64 MiB
 
 
 def pack(context, arch: str, folder: pathlib.Path) -> None:
@@ -50,7 +50,7 @@ def pack(context, arch: str, folder: pathlib.Path) -> None:
         text = json.dumps(facts).encode()
         entry = tarfile.TarInfo(FACTS)
         entry.size = len(text)
-        archive.addfile(entry, io.BytesIO(text))  # the first entry, which can be read without the rest
+        archive.addfile(entry, io.BytesIO(text))  # first entry, so that unpack() can read it before all other entries
         for program in files:
             stripped = pathlib.Path(work) / program.name
             require_success(run([strip, "-o", stripped, program], HOUR, log, append=True), f"strip {program.name}")
@@ -66,7 +66,7 @@ def pack(context, arch: str, folder: pathlib.Path) -> None:
 def pack_wheels(context, folder: pathlib.Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", folder / "python"]
     require_success(run([*pip, *WHEELS], HOUR, context.log("programs"), append=True), "pip")
-    for compiled in (folder / "python").rglob("*.so"):  # compiled only for this Python; PyYAML does not need it
+    for compiled in (folder / "python").rglob("*.so"):  # built for this version of Python; PyYAML works without them
         compiled.unlink()
 
 
@@ -75,21 +75,21 @@ def report_size(folder: pathlib.Path) -> int:
     size = sum(path.stat().st_size for path in files)
     print(f"{folder}: {size / 1e6:.1f} MB in {len(files)} files")
     if size > MOST_BYTES:
-        raise CheckError(f"--pack: more than {MOST_BYTES / 1e6:.0f} MB: find out which files are large")
+        raise CheckError(f"--pack: the files have more than {MOST_BYTES / 1e6:.0f} MB: find out which files are large")
     return 0
 
 
 def unpack(context, limit: float) -> Result:
-    """Runs the step programs. Rejects programs of another commit, for another GPU or for another build folder. Also
+    """Runs the step `programs`. Rejects programs of another commit, for another GPU or for another build folder. Also
     rejects programs that find no GPU."""
-    context.broken = set(targets(context))  # until the programs are unpacked
+    context.broken = set(targets(context))  # targets count as missing until they are unpacked
     arch = architecture(context.machine["gpus"])
     end = time.monotonic() + limit
     try:
         with tarfile.open(context.deps / ARCHIVE, "r:xz") as packed:
             facts = json.loads(packed.extractfile(packed.next()).read())
             require_fit(context, facts, arch)
-            shutil.rmtree(context.build / "bin", ignore_errors=True)  # a running program is not overwritten
+            shutil.rmtree(context.build / "bin", ignore_errors=True)  # because a running program cannot be overwritten
             packed.extractall(context.build, filter="data")
     except (AttributeError, KeyError, ValueError, OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
         raise CheckError(f"{context.deps / ARCHIVE} cannot be read ({describe(error)}): pack again") from error
@@ -100,11 +100,11 @@ def unpack(context, limit: float) -> Result:
     context.broken = set()
     here = context.machine.get("nvcc")
     compiler = f", nvcc {facts['nvcc']}{f', but this machine has {here}' if here not in (None, facts['nvcc']) else ''}"
-    return good(f"of commit {facts['commit']}{compiler}{stand_in}", **facts)
+    return good(f"built from commit {facts['commit']}{compiler}{stand_in}", **facts)
 
 
 def require_working(tried: Outcome) -> None:
-    """Checks that `shoal devices` lists a GPU. It exits with 0 even if the driver is too old for the plug-in."""
+    """Checks that `shoal devices` lists a GPU. The exit code is 0 even if the driver is too old for the plug-in."""
     require_success(tried, "shoal devices")
     if not re.search(r"^CUDA0 ", tried.output, re.MULTILINE):
         raise CheckError(f"shoal devices finds no GPU ({tried.last_line()})")
@@ -117,21 +117,21 @@ def require_fit(context, facts: dict, arch: str) -> None:
     if facts["architecture"] != arch:
         raise CheckError(f"the programs are for sm_{facts['architecture']}, not sm_{arch}: pack with --arch {arch}")
     if context.build != context.root / facts["build"]:
-        raise CheckError(f"the programs belong in {facts['build']}: name it with --build")
+        raise CheckError(f"the programs belong in {facts['build']}: name this folder with --build")
 
 
 def extract_models(context) -> None:
-    """Extracts the models as the configure step does."""
+    """Extracts the same models as the CMake configuration."""
     for packed in (context.root / "data/models").glob("*.gguf.tar.xz"):
         with tarfile.open(packed) as archive:
             archive.extractall(context.build / MODELS, filter="data")
 
 
 def stand_in_for(root: str, real: pathlib.Path) -> str:
-    """Makes a link from the path of the checkout on the build machine to this checkout, because the tests search for
-    their data there. Returns a note about problems."""
+    """Tests search for their data at `root`, the path of the checkout on the build machine. Makes `root` a link to this
+    checkout. Returns a note about problems."""
     if os.path.exists(root):
-        return "" if pathlib.Path(root).resolve() == real.resolve() else f"; test data of {root}"
+        return "" if pathlib.Path(root).resolve() == real.resolve() else f"; the tests read the data in {root}"
     try:
         os.makedirs(os.path.dirname(root), exist_ok=True)
         os.symlink(real, root)

@@ -11,9 +11,9 @@ from measuring import files
 
 OK, FAILED, SKIPPED, MISSED = "ok", "failed", "skipped", "missed"  # missed: a ratio did not reach its target
 LOG_BYTES = 1_000_000  # limit of each step's output in log.txt
-ALL_LOG_BYTES = 8_000_000  # limit of log.txt, because some copies omit files above 16 MB
+ALL_LOG_BYTES = 8_000_000  # limit of log.txt, because some tools omit files above 16 MB when they copy results
 LEAST_LOG_BYTES = 20_000  # bytes of each step that are written even if log.txt exceeds its limit
-MOST_NAMES = 200  # limit of the length of each list or table in the JSON
+MOST_NAMES = 200  # maximum number of entries of each list or table in the JSON
 
 
 @dataclasses.dataclass
@@ -43,13 +43,13 @@ def shortened(data):
 
 
 def require_own(folder: pathlib.Path) -> None:
-    """Raises CheckError if a file with the name of an output is not from an earlier check."""
+    """Raises CheckError if an output would replace a file that is not from an earlier check."""
     report = folder / "gpu_check.json"
     nothing = files.Kind(b"\0")
     others = [] if report.is_file() else [folder / "summary.txt", folder / "log.txt"]
     for path, kind in [(report, files.Kind(b"{", b'"steps"')), *((path, nothing) for path in others)]:
         if not files.is_free(path, kind):
-            raise CheckError(f"{path}: is not a file of an earlier check and would be lost; name another folder with --out")
+            raise CheckError(f"{path} is not a file of an earlier check and would be lost; name another folder with --out")
 
 
 class Report:
@@ -107,6 +107,6 @@ class Report:
     def summary(self) -> str:
         found = [one.result for one in self.results]
         counts = ", ".join(f"{found.count(kind)} {kind}" for kind in (OK, FAILED, MISSED, SKIPPED) if kind in found)
-        going_on = f"; was in {self.running} when this was written" if self.running else ""
+        going_on = f"; the step {self.running} was still running" if self.running else ""
         commit = self.facts.get("commit", "unknown")
         return f"{table(self.results)}\n\ncommit {commit}: {counts or 'nothing ran'}{going_on}\n"

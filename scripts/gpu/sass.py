@@ -50,7 +50,7 @@ class Kernel:
     name: str  # demangled name without namespaces and parameters
     registers: int
     stack: int
-    code: list[tuple[int, str, str]] = dataclasses.field(default_factory=list)  # address, text, name
+    code: list[tuple[int, str, str]] = dataclasses.field(default_factory=list)  # (address, text, name) per instruction
 
 
 def element_types(root: pathlib.Path) -> list[str]:
@@ -110,7 +110,7 @@ def first(code: list, pattern: str | re.Pattern) -> int | None:
 
 
 def main_loop(code: list) -> int | None:
-    """Number of instructions in the main loop. This is the innermost loop with the most arithmetic instructions."""
+    """Number of instructions in the main loop, the innermost loop with the most arithmetic (of the fastest kind)."""
     ranges = [(target, one[0]) for one in code if (target := branch_target(one)) is not None and target < one[0]]
     inner = [one for one in ranges if not any(one[0] <= other[0] and other[1] <= one[1] and other != one for other in ranges)]
     bodies = [[one for one in code if begin <= one[0] <= end] for begin, end in inner]
@@ -133,7 +133,7 @@ def count(kernel: Kernel, bytes_per_pass: int | None = None) -> dict:
 
 
 class Disassembler:
-    """Runs cuobjdump on all cubins in a file that are for one architecture."""
+    """Extracts the cubins of one architecture from a file, and runs cuobjdump on these cubins."""
 
     def __init__(self, file: pathlib.Path, arch: str, folder: pathlib.Path):
         packages = [str(one) for folder in package_folders() for one in sorted(folder.glob("nvidia/*/bin"))]
@@ -183,7 +183,7 @@ def broken_limits(kernels: list[Kernel], limits: dict) -> list[str]:
         counts = count(kernel, entry.get("bytes"))
         for key in sorted(entry.keys() - {"bytes"}):
             if counts[key] is None or counts[key] > entry[key]:
-                lines.append(f"{kernel.name}: {key} is {shown(counts[key])}, the limit {entry[key]}")
+                lines.append(f"{kernel.name}: {key} is {shown(counts[key])}, the limit is {entry[key]}")
     return lines
 
 

@@ -56,7 +56,7 @@ KILL_SECONDS = 10.0
 
 
 def end_group(process: subprocess.Popen) -> None:
-    """Kills a program and its process group. A process that hangs in the driver cannot be killed, so it is ignored."""
+    """Kills a program and its process group. A program that hangs in the driver cannot be killed and continues."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -11,7 +11,7 @@ from gpu.steps import EMULATED_FACTOR, NEEDS, Step, good
 
 MODEL = "data/models/tiny-kjv-5m-q8_0.gguf"
 CASES = "data/models/expected/tiny-kjv-5m-q8_0.json"
-LONG_PROMPT = 300  # number of tokens; enough for warpgroup tiles, split k, and fused q, k and v
+LONG_PROMPT = 300  # number of tokens; long enough for warpgroup tiles, split k, and fused q, k and v
 TOKENS, EMULATED_TOKENS = 24, 3
 # If two CPU logits differ by less than this value, they are a tie: after rounding, either logit may be the larger one.
 TIE = 0.01
@@ -43,8 +43,8 @@ def prompts(root: pathlib.Path) -> dict[int, list[int]]:
 
 
 def runs(context, devices: str) -> list[Run]:
-    """The runs in order. Runs without CUDA graphs come first. The emulator takes 60 ms per token, so it runs fewer long
-    prompts."""
+    """The runs in order. Runs without CUDA graphs come first. The emulator takes 60 ms per token, so it omits most
+    runs with the long prompt."""
     lengths = list(prompts(context.root))
     found = [Run(devices, length, off) for off in (("graphs",), ()) for length in lengths]
     if context.emulated:
@@ -58,7 +58,7 @@ def command(context, devices: str, prompt: list[int], tokens: int, *more) -> lis
 
 
 class Smoke:
-    """Runs of one step, which must finish before `end`."""
+    """The runs of one step. The step must finish before the time `end`."""
 
     def __init__(self, context, step: str, end: float):
         self.context, self.end = context, end
@@ -88,12 +88,12 @@ class Smoke:
         return self.context.figures[key]
 
     def why_wrong(self, one: Run) -> str:
-        """Describes the wrong tokens of a run. Empty if the tokens are correct or differ only after a tie."""
+        """Describes the wrong tokens of a run. Returns "" if the tokens are correct or differ only after a tie."""
         expected, prompt = self.expected(one.prompt), self.prompts[one.prompt]
         try:
             found = self.shoal(str(one), one.devices, prompt, self.tokens,
                                RUN_SECONDS * (EMULATED_FACTOR if self.context.emulated else 1), off=one.off)["tokens"]
-        except (CheckError, ValueError, KeyError) as error:  # failed, or printed no JSON with tokens
+        except (CheckError, ValueError, KeyError) as error:  # the run failed, or its output has no JSON with tokens
             return str(error) if isinstance(error, CheckError) else f"{one}: {describe(error)}"
         if found == expected:
             return ""
@@ -101,14 +101,14 @@ class Smoke:
         if at is None:
             return f"{one}: {len(found)} tokens instead of {len(expected)}"
         gap = self.gap([*prompt, *expected[:at]], expected[at], found[at])
-        where = f"{one}: differs from token {at}{f', {gap:.4f} apart' if gap is not None else ''}"
+        where = f"{one}: token {at} is the first difference{f', logits {gap:.4f} apart' if gap is not None else ''}"
         if gap is None or gap >= TIE:
             return where
         self.ties.append(where)
         return ""
 
     def gap(self, prompt: list[int], expected: int, found: int) -> float | None:
-        """Difference between the CPU logits of two tokens. None if a token is no candidate, or if the CPU run fails."""
+        """Difference of two tokens' CPU logits. None if a token is not in the top CANDIDATES, or if the run fails."""
         try:
             logits = dict(self.shoal("logits", "CPU0", prompt, 1, RUN_SECONDS, "--top-logits", CANDIDATES)["top_logits"])
         except CheckError:
@@ -117,8 +117,8 @@ class Smoke:
 
 
 def same_tokens(context, limit: float, devices: str, step: str) -> Result:
-    """Runs the step smoke or smoke-two: compares the tokens of all runs."""
-    context.doubts[step] = f"the output was not compared (step {step})"  # replaced unless CPU0 fails
+    """Runs the step `smoke` or `smoke-two`, which compares the tokens of all runs with CPU0."""
+    context.doubts[step] = f"the output was not compared (step {step})"  # this note remains after an error or timeout
     if devices != ONE and "smoke" in context.doubts:
         raise Skip(context.doubts["smoke"])
     tests = Smoke(context, step, time.monotonic() + limit)
@@ -139,8 +139,8 @@ def same_tokens(context, limit: float, devices: str, step: str) -> Result:
         first = f": {next(iter(wrong.values()))}" if wrong else ""
         return Result("", FAILED, detail=f"{len(wrong)} of {tried} runs are wrong{first}{late}", data=data)
     del context.doubts[step]
-    note = f"; up to ties: {'; '.join(tests.ties)}" if tests.ties else ""
-    return good(f"{tried} runs as on CPU0{note}", **data)
+    note = f"; differences after ties: {'; '.join(tests.ties)}" if tests.ties else ""
+    return good(f"{tried} runs give the same tokens as CPU0{note}", **data)
 
 
 def step(name: str, devices: str) -> Step:

@@ -1,4 +1,4 @@
-"""Runs steps one after another, each with its own time limit, within a total limit."""
+"""Runs steps one after another. Each step has a time limit, and all steps together have a time limit."""
 import dataclasses
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from gpu.shell import CheckError, Skip, describe
 
 LEAST_SECONDS = 3.0  # a step does not start if less time remains
 NEEDS = ("environment",)  # steps that every GPU step needs; Context.program checks that a needed program exists
-EMULATED_FACTOR = 20  # factor of all time limits on the emulator, which is slower
+EMULATED_FACTOR = 20  # all time limits are multiplied by this factor on the emulator, which is slower than a GPU
 
 
 @dataclasses.dataclass(frozen=True)

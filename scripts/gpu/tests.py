@@ -12,8 +12,8 @@ from gpu.steps import NEEDS, Step, good
 
 ALONE_LIMIT = 20.0  # seconds for the repetition of one test
 ALONE_SHARE = 0.35  # fraction of a suite's time limit that is reserved for repetitions
-# The worst case takes 23 s: three tests with 135 waits each, which all time out after 50 ms, and the start of the GPU's
-# context.
+# Limit in seconds. The worst case takes 23 s: in each of three tests, 135 waits time out after 50 ms. The
+# time also includes the start of the GPU's context.
 STREAMS_LIMIT = 40.0
 # This test has a limit on wall-clock time, which a slow virtual machine may exceed. A step passes if only this test
 # fails.
@@ -45,12 +45,12 @@ def run_suite(context, suite: Suite, step: str, limit: float) -> Result:
     passed, detail = gtest.verdict(tests, outcome)
     data = {**tests.counts(), "environment": suite.env}
     if not passed and outcome.status == 1 and tests.failed and set(tests.failed) <= NOISE:
-        return good(f"{detail} (noise: only bounds on wall-clock time)", **data)
+        return good(f"{detail} (noise: only tests of wall-clock time failed)", **data)
     if not passed:
         data["alone"] = run_alone(context, suite, step, tests, end)
         broken = [name for name, state in data["alone"].items() if state != "passed"]
-        detail += f"; each alone: {len(data['alone']) - len(broken)} passed"
-        detail += f", not {gtest.some(broken, 6)}" if broken else ""
+        detail += f"; run one by one: {len(data['alone']) - len(broken)} passed"
+        detail += f", but not {gtest.some(broken, 6)}" if broken else ""
     return Result("", OK if passed else FAILED, detail=detail, data=data)
 
 
@@ -75,7 +75,7 @@ def run_alone(context, suite: Suite, step: str, tests: gtest.Tests, end: float) 
 
 
 def suite_step(name: str, limit: float, suite: Suite, emulated: Suite | None, *doubts: str) -> Step:
-    """The step of a suite. `emulated`: the suite that runs on the emulator; None: the step does not run there."""
+    """Makes the step of a suite. `emulated`: the suite for the emulator; None: the emulator skips the step."""
     def work(context, left: float) -> Result:
         return run_suite(context, emulated if context.emulated else suite, name, left)
 
@@ -133,7 +133,7 @@ def sanitizer_verdict(outcome: Outcome, tests: gtest.Tests) -> Result:
 
 def sanitizer_step(name: str, tool: str, limit: float, tests: str) -> Step:
     """A step with compute-sanitizer. The tool patches every loaded kernel, so kernels are loaded lazily. The tests
-    exclude collectives, because they hang under racecheck and time out under memcheck."""
+    exclude collectives, because collectives hang under racecheck and time out under memcheck."""
     def work(context, left: float) -> Result:
         program = cuda_tool("compute-sanitizer")
         if not program:
@@ -156,15 +156,15 @@ def streams_step() -> Step:
 
 
 def first_step() -> Step:
-    """Tests the kernels with instructions that only hardware can test."""
+    """Makes the step that tests kernels whose instructions only hardware can test."""
     kernels = "*Wgmma*:Mma.*:*P2pProduct*:*/P2p.*:*P2pNorm*"
     return suite_step("kernels-first", 45, Suite("test_cuda_gpu", kernels), Suite("test_cuda", "Wgmma.*:Mma.*:*P2pProduct*"),
                       "streams")  # fmt: skip
 
 
 def later_steps() -> list[Step]:
-    """More suites, which run if enough time remains. On the emulator, the suites are shorter, because CTest runs the
-    whole suites."""
+    """Makes the steps that run if enough time remains. The suites for the emulator are shorter, because CTest runs the
+    whole suites on the emulator."""
     two, five = {PER_GPU: "2"}, {PER_GPU: "5"}
     two_ranks = {**two, "SHOAL_PROPERTY_RANKS": "2"}
     cases, few = {**two_ranks, "SHOAL_PROPERTY_CASES": "200"}, {**two_ranks, "SHOAL_PROPERTY_CASES": "40"}

@@ -1,4 +1,4 @@
-"""Measures the time of each kernel in a token and in a prompt. CUPTI reduces the speed of the program only slightly."""
+"""Measures the time of each kernel for a token and for a prompt. CUPTI slows the program only slightly."""
 import pathlib
 import re
 import shutil
@@ -15,7 +15,7 @@ from gpu.steps import NEEDS, Step, good
 
 TOKENS = 32
 SOURCE = pathlib.Path(__file__).with_name("kernel_times.cpp")
-MOST_SHOWN = 4  # number of kernels in the line of the table
+MOST_SHOWN = 4  # maximum number of kernels that the table names per step
 
 
 def injection(context, limit: float, log: pathlib.Path) -> pathlib.Path:
@@ -51,8 +51,8 @@ def kernel_times(context, limit: float, name: str, work: list, units: int, off=(
 
 
 def own_times(records: str) -> dict[str, tuple[int, int]]:
-    """Number of launches, and nanoseconds, by symbol. A kernel may start early and wait for the previous kernel. So its
-    time counts from the end of the previous kernel."""
+    """Returns the number of launches and the time (ns) of each kernel, by symbol. A kernel may start early and wait for
+    the previous kernel. So the time of a kernel starts no earlier than the end of the previous kernel."""
     found: dict[str, tuple[int, int]] = {}
     previous = 0
     for start, end, symbol in sorted((line.split(" ", 2) for line in records.splitlines()), key=lambda row: int(row[1])):
@@ -63,9 +63,9 @@ def own_times(records: str) -> dict[str, tuple[int, int]]:
 
 
 def summed(found: dict[str, tuple[int, int]], units: int, types: list[str], log: pathlib.Path) -> Result:
-    """Computes the average times per token or prompt. Also writes the table of all kernels into the log."""
+    """Computes the average times per token or prompt. Also writes a table of all kernels into the log."""
     if not found:
-        raise Skip("CUPTI saw no kernel")
+        raise Skip("CUPTI recorded no kernel")
     kernels = [{"kernel": name, "launches": count / units, "us": ns / 1e3 / units, "us_each": ns / 1e3 / count}
                for name, (count, ns) in zip(demangled(list(found), types), found.values())]  # fmt: skip
     kernels.sort(key=lambda one: -one["us"])

@@ -7,7 +7,7 @@ enough cores, each host has its own cores. A cable connects each host to a switc
 
 mpirun runs on the first host and starts processes on the other hosts through scripts/hosts/enter. tbf limits the rate
 at both ends of every cable. At the switch, netem adds the delay to each frame between two hosts. If the kernel has no
-netem, scripts/hosts/relay.cpp is the switch and adds the delay. The program is built at its first use.
+netem, scripts/hosts/relay.cpp is the switch and adds the delay. relay.cpp is built at its first use.
 """
 import contextlib
 import os
@@ -24,9 +24,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 RELAY = HERE.parents[1] / "build/hosts/relay"
 SUBNET, PORT = "10.77.0", "eth0"
 MOST = 32
-# Limits of tbf. FRAMES: bytes of a burst of two frames. LATENESS: seconds by which a timer wakes late; a burst may
-# contain the bytes of this time. Larger bursts would exceed the rate for short messages. QUEUE: TCP would fill longer
-# queues.
+# Parameters of tbf. FRAMES: size of two frames in bytes, the smallest burst. LATENESS: maximum delay of a timer in
+# seconds. A burst may contain the bytes that a cable transfers in this time. With larger bursts, short messages would
+# exceed the rate. QUEUE: maximum latency of the queue. TCP would fill a longer queue.
 FRAMES, LATENESS, QUEUE = 3200, 40e-6, "20ms"
 
 
@@ -118,7 +118,7 @@ class Hosts:
         if not 1 <= count <= MOST:
             raise NetworkError(f"{count} hosts: expected 1 to {MOST}")
         if not re.fullmatch(r"[a-z][a-z-]{0,9}", name):
-            raise NetworkError(f"{name}: a host name has up to 10 lower-case letters")
+            raise NetworkError(f"{name}: a host name has up to 10 lower-case letters or hyphens")
         require_root()
         if _namespaces(name):
             raise NetworkError(f"hosts named {name} already exist; remove them with scripts/hosts_down --name {name}")

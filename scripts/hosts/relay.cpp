@@ -33,9 +33,9 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kSpin = 8'000;        // ns of busy waiting before a frame is due, because a sleep would end too late
-constexpr size_t kOffload = 10;         // bytes of a virtio_net_hdr; its Linux header is not valid C++
+constexpr size_t kOffload = 10;         // bytes of a virtio_net_hdr; the Linux header with this type is not valid C++
 constexpr size_t kLargest = 80 * 1024;  // bytes of the largest frame before segmentation, with its headers
-constexpr size_t kMost = 8192;          // limit of frames in flight; the switch drops more frames
+constexpr size_t kMost = 8192;          // maximum number of frames in flight; the switch drops further frames
 constexpr int kSocketBuffer = 32 << 20;
 
 using Address = std::array<unsigned char, ETH_ALEN>;
@@ -145,7 +145,7 @@ class Relay {
       home_[frame.address(ETH_ALEN)] = frame.port;
       const auto known = home_.find(frame.address(0));
       for (size_t port = 0; port < ports_.size(); ++port) {
-        // Drops a frame that cannot be sent now, because the cable is disconnected or full.
+        // If the cable is disconnected or full, send() fails, and the frame is dropped.
         if (port != frame.port && (known == home_.end() || known->second == port)) {
           [[maybe_unused]] const ssize_t sent = ::send(ports_[port].fd, frame.bytes.get(), frame.size, MSG_DONTWAIT);
         }
@@ -169,7 +169,8 @@ int main(int count, char** arguments) {
     std::fprintf(stderr, "relay: error: expected a delay in microseconds and two interfaces or more\n");
     return 2;
   }
-  // Gets a higher priority than programs that compute. Those programs may spin, but the switch mostly sleeps.
+  // Gives the switch a higher priority than programs that compute. Those programs may spin, but the switch mostly
+  // sleeps.
   const sched_param first{1};
   if (sched_setscheduler(0, SCHED_FIFO, &first) != 0) fail("SCHED_FIFO");
   Relay(static_cast<int64_t>(std::strtod(arguments[1], nullptr) * 1000), count - 2, arguments + 2).run();

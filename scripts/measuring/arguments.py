@@ -1,4 +1,4 @@
-"""Parses the flags of a script. A wrong flag gives one line on stderr and exit code 2, as in shoal.
+"""Parses the flags of a script. A wrong flag causes one line on stderr and exit code 2, as in shoal.
 
     parser = arguments.Parser(description=__doc__)
     parser.add_argument("-r", type=int)          # script.py: error: argument -r: ...; see script.py --help
@@ -14,7 +14,7 @@ from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser with short errors: they omit the usage, which is far longer. The description is printed unchanged.
+    """A parser with short errors. Errors omit the usage, which has many lines. The description is printed unchanged.
     Abbreviated flags are errors, because a new flag could change the meaning of an abbreviation."""
 
     def __init__(self, *arguments, **options):

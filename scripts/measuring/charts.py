@@ -1,6 +1,6 @@
-"""Draws small charts as SVG. The same data gives the same bytes: the files have no dates and no random ids. Text stays
-text. The colours are from Okabe and Ito and are distinguishable with any colour vision. Series also differ in markers
-and dashes.
+"""Draws small charts as SVG. The same data gives the same bytes: the files have no dates and no random ids. Text is
+stored as text. The colours are from Okabe and Ito and are distinguishable with any colour vision. Series also differ
+in markers and dashes.
 
     figure, axes = charts.figure("Generation by share", "share of CPU0", "tokens/s")
     charts.series(axes, 0, x, y, "measured", error=e)
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from measuring import files
 
-if TYPE_CHECKING:  # loads slowly, so only the drawing functions import it
+if TYPE_CHECKING:  # matplotlib loads slowly, so only the drawing functions import it
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -67,7 +67,7 @@ def series(axes: "Axes", number: int, x: Sequence[float], y: Sequence[float], na
            error: Sequence[float] | None = None, nearest: float | None = None) -> None:
     """Draws points with the colour, marker and dashes of series `number`. `nearest`: the smallest possible distance
     between two points. Between points with a larger distance, the line is thin and dashed, and the legend explains
-    this."""
+    the dashes."""
     colour = COLOURS[number % len(COLOURS)]
     dashes = DASHES[number % len(DASHES)]
     axes.errorbar(x, y, yerr=error, label=name, color=colour, marker=MARKERS[number % len(MARKERS)],

@@ -22,7 +22,7 @@ class Refused(FileError):
 
 
 class Kind:
-    """A kind of file. After any blanks, its bytes begin with `beginning`. They also contain all marks."""
+    """A kind of file. After leading blanks, such a file begins with `beginning`. The file also contains all marks."""
 
     def __init__(self, beginning: bytes, *marks: bytes):
         self.beginning = beginning
@@ -44,12 +44,12 @@ def is_free(path: str | os.PathLike, kind: Kind) -> bool:
 
 def check_replaced(path: str | os.PathLike, what: str, kind: Kind, inputs: Iterable[str | os.PathLike] = (),
                    force: bool = False) -> None:
-    """Raises Refused if the file is one of the inputs, also under another name. Without `force`, also raises Refused if
+    """Raises Refused if the file is one of the inputs, even under another name. Without `force`, also raises Refused if
     the file is of another kind."""
     for one in inputs:
         with contextlib.suppress(OSError):
             if os.path.samefile(path, one):
-                raise Refused(f"{path}: is read by this command; name another file for the {what}")
+                raise Refused(f"{path}: is also an input file; name another file for the {what}")
     if not force and not is_free(path, kind):
         raise Refused(f"{path}: is not a {what} of this script, and would be lost; name another file, or replace this one "
                       "with --force")

@@ -78,4 +78,4 @@ class Others:
         if not disturbed:
             return ""
         return (f"other programs kept up to {max(self.cores):.1f} of {len(os.sched_getaffinity(0))} cores busy during "
-                f"{disturbed} of {len(self.cores)} runs: measure again while nothing else runs")
+                f"{disturbed} of {len(self.cores)} runs: measure again while no other program runs")

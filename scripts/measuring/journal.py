@@ -44,7 +44,7 @@ def _header(path: str | os.PathLike, line: bytes, own: bytes) -> dict:
     """Parses the first line. `own`: the first line that this run would write. Returns {} if the file is empty or if its
     line is a truncated beginning of `own`. Raises JournalError if the file is not a journal."""
     if not line.endswith(b"\n") and own.startswith(line):
-        return {}  # truncated, or empty
+        return {}  # the line is truncated or empty
     value = _value(line) if line.endswith(b"\n") else None
     if value is None or "journal" not in value or not isinstance(value.get("settings"), dict):
         raise JournalError(f"{path}:1: this is not a line of a journal; move the file away, or name another journal")
@@ -63,7 +63,7 @@ def read(path: str | os.PathLike, own: bytes = b"") -> tuple[dict, list[dict], i
         good = len(line)
         for number, line in enumerate(file, 2):
             if not line.endswith(b"\n"):
-                break  # truncated
+                break  # the line is truncated
             value = _value(line)
             if value is None:
                 raise JournalError(f"{path}:{number}: this is not a line of a journal; move the file away, or name "

@@ -32,7 +32,7 @@ class ProgramError(Exception):
 
 
 class Stopped(BaseException):
-    """Ctrl-C or SIGTERM. It is raised in the main thread. `code`: the exit code of the script."""
+    """Ctrl-C or SIGTERM, as an exception in the main thread. `code`: the exit code of the script."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
@@ -44,7 +44,7 @@ _stopped: Stopped | None = None  # the signal that is being handled
 
 @contextlib.contextmanager
 def signals_stop() -> Iterator[None]:
-    """In this context, SIGINT and SIGTERM raise Stopped. During the handling of Stopped, more signals are ignored.
+    """In this context, SIGINT and SIGTERM raise Stopped. While Stopped is handled, further signals are ignored.
     Python drops exceptions in some callbacks, such as callbacks around a fork. Shoal.run() raises a dropped Stopped
     again."""
     global _stopped
@@ -122,7 +122,7 @@ class Shoal:
 
     - `environment`: variables that every call adds to the environment of this process
     - `timeout`: default time limit of a call in seconds
-    - `flag`: flag of the script that names the program
+    - `flag`: the flag with which the script gets `path`, for error messages
     """
 
     def __init__(self, path: str | os.PathLike | None = None, environment: Mapping[str, object] | None = None,
@@ -138,7 +138,7 @@ class Shoal:
 
     def started_by(self, launcher: Sequence[object]) -> "Shoal":
         """Returns this program with a launcher that starts several processes, such as ["mpirun", "-n", "2"]. All
-        processes get the environment of the call, and the variables of shoal and OpenMP of this process."""
+        processes get the environment of the call, and the shoal and OpenMP variables of this process."""
         several = copy.copy(self)
         several.launcher = [str(word) for word in launcher]
         return several
@@ -170,8 +170,8 @@ class Shoal:
         return stdout
 
     def _start(self, added: Mapping[str, object]) -> list[str]:
-        """Returns the words before the program in the command. The flags that set variables differ between launchers,
-        so the command contains `env`."""
+        """Returns the words before the program in the command. Launchers have different flags for environment
+        variables, so the command sets the variables with `env`."""
         if not self.launcher:
             return []
         own = {name: value for name, value in os.environ.items()

@@ -11,7 +11,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def _console(stream: TextIO, **options):
-    from rich.console import Console  # loads slowly
+    from rich.console import Console  # rich loads slowly
     return Console(file=stream, highlight=False, soft_wrap=True, no_color="NO_COLOR" in os.environ, **options)
 
 

@@ -56,7 +56,7 @@ class Mutation:
     - `keys`: changed keys; None removes a key.
     - `tensors`: changes of tensors, by a regular expression that matches the whole name of a tensor.
     - `config`: changes of the transformers configuration, for properties that only the architecture determines.
-    - `architecture`, `names`, `extra`: another name of the architecture, other ends of tensor names, and additional
+    - `architecture`, `names`, `extra`: another name of the architecture, other suffixes of tensor names, and additional
       tensors. These changes must not change the logits.
     """
 
@@ -73,15 +73,15 @@ def fill(value) -> Change:
 
 
 def other_order(dims, rope):
-    """Returns an order of the rotated elements of a head. With this order, the correct kind of rope has the same effect
-    as the wrong kind with the original order."""
+    """Returns a new order of the rotated elements of a head. After this reordering, a correct program computes the
+    logits of a program with the wrong kind of rope. `rope`: the correct kind, "norm" or "neox"."""
     order = np.arange(dims)
     return (order.reshape(2, -1).T if rope == "norm" else order.reshape(-1, 2).T).reshape(-1)
 
 
 def as_other_rope_from(start, stride, dims=None) -> Change:
-    """Returns a change like `as_other_rope` for tensors with other rows between the rotated rows. Each block of
-    `stride` rows has `dims` rotated rows from row `start` on. By default, `dims` is the number in the keys."""
+    """Returns a change like `as_other_rope` for tensors with unrotated rows between the rotated rows. Each block of
+    `stride` rows has `dims` rotated rows from row `start` on. By default, `dims` is the rope dimension in the keys."""
 
     def change(values, case, _):
         turned = dims or case.rope_dims
@@ -93,8 +93,8 @@ def as_other_rope_from(start, stride, dims=None) -> Change:
 
 
 def as_other_rope(values, case, name):
-    """Reorders rows of q and k. The correct kind of rope then has the same effect as the wrong kind with the original
-    rows."""
+    """Reorders the rotated rows of q and k. After this reordering, a correct program computes the logits of a program
+    with the wrong kind of rope."""
     length = case.head_length
     order = np.arange(length)
     order[: case.rope_dims] = other_order(case.rope_dims, case.rope)
@@ -208,7 +208,7 @@ class Case:
 
     def saved(self) -> Mutation:
         """Returns a mutation with all keys that llama.cpp writes into a saved file. These keys must not change the
-        logits. Flags of layers are numbers in such a file, so they are tuples here."""
+        logits. Such a file stores flags of layers as u32. So the flags are tuples, which add_key() writes as u32."""
         found = {key: value for key, value in UNSET.items() if key not in self.keys}
         swa = {"attention.key_length_swa": self.head_length, "rope.dimension_count_swa": self.rope_dims}
         found |= {key: value for key, value in swa.items() if key not in self.keys}

@@ -6,10 +6,10 @@
     scripts/reference/make_models.py FOLDER --only 'qwen2|gemma3'  # only cases whose whole name matches
     scripts/reference/make_models.py FOLDER --check tests/models/references
 
-tests/models/references contains the expected logits. A mutation changes one element of the formula in the file, such as
-a bias, a norm, the window or the kind of rope. It must change the logits. CASE.saved has the keys of a file that
-llama.cpp has saved, and CASE.ollama has the names and keys of Ollama's files. Both files must give the same logits as
-CASE. --check fails if a reference was made from a different model file.
+tests/models/references contains the expected logits. A mutation changes one property of the model in the file,
+such as a bias, a norm, the window or the kind of rope. A mutation must change the logits. CASE.saved has the keys of a
+file that llama.cpp has saved, and CASE.ollama has the names and keys of Ollama's files. Both files must give the same
+logits as CASE. --check fails if a reference was made from a different model file.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def check(model, reference):
     except (OSError, KeyError, ValueError) as error:
         sys.exit(f"make_models.py: cannot check {model.name} with {reference}: {error}")
     if hashlib.sha256(model.read_bytes()).hexdigest() != wanted:
-        sys.exit(f"make_models.py: {model} is not the file of {reference}; run make_references.py again")
+        sys.exit(f"make_models.py: {reference} was made from a file other than {model}; run make_references.py again")
 
 
 def main():
@@ -52,7 +52,7 @@ def main():
     args.folder.mkdir(parents=True, exist_ok=True)
     chosen = [case for case in CASES if re.fullmatch(args.only, case.name)]
     if not chosen:
-        sys.exit(f"make_models.py: no case is called {args.only}; there are {', '.join(case.name for case in CASES)}")
+        sys.exit(f"make_models.py: no case is called {args.only}; cases: {', '.join(case.name for case in CASES)}")
     for case in chosen:
         model = args.folder / f"{case.name}.gguf"
         case.write(model)

@@ -8,8 +8,8 @@
 The file of a case contains the token ids of prompts with 1, 7 and 300 tokens, and some rows of their logits. The logits
 are computed in float64. The script also checks three conditions, and exits with 1 if a check fails:
 
-- Single steps with a cache give the same logits.
-- The logits in float32 are similar.
+- Steps of one token with a cache give the same logits as the whole prompt.
+- The logits in float32 are similar to the logits in float64.
 - Each mutation changes the logits.
 """
 

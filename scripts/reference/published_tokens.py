@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/models/tokenizer/published_tokens.txt: texts, with the token ids from the encoders of the models'
-makers.
+"""Writes tests/models/tokenizer/published_tokens.txt: texts, and the token ids that the encoders of the models'
+makers give for these texts.
 
 The file contains an excerpt of each vocabulary: all tokens that occur in the texts, and the merges of these tokens. So
 the test needs no download. The script needs these packages, and the files that vocabularies.py has downloaded:
@@ -35,8 +35,8 @@ TEXTS = ["Hello world! It's 12345 o'clock, isn't it?", "for (int i = 0; i < n; +
 
 
 def patterns() -> dict[str, str]:
-    """Returns the regular expressions of the pretokenizers. Functions of tiktoken return two of them, but would also
-    download the vocabularies, so the download is replaced."""
+    """Returns the regular expressions of the pretokenizers. Functions of tiktoken return two of the expressions.
+    These functions would also download the vocabularies, so this function replaces the download."""
     loaded, openai.load_tiktoken_bpe = openai.load_tiktoken_bpe, lambda *_, **__: {}
     try:
         found = {"gpt-4o": openai.o200k_base()["pat_str"], "dbrx": openai.cl100k_base()["pat_str"]}
@@ -54,8 +54,8 @@ def ranks_of(name: str) -> dict[bytes, int]:
 
 
 def encoded(name: str) -> tuple[list[list[int]], dict[str, int], list[tuple[str, str]]]:
-    """Returns the token ids of the texts. Also returns the tokens that occur in the texts, and the merges, in
-    letters."""
+    """Returns the token ids of the texts. Also returns the tokens that occur in the texts, and the merges.
+    Tokens and merges are in letters."""
     if name == "deepseek-v3":
         path = vocabularies.FOLDER / "package/tokenizer.json"
         model = json.loads(path.read_text())["model"]

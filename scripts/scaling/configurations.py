@@ -38,14 +38,14 @@ class Test:
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """One way to use devices. `devices` is the value of --devices: CPU0,CPU1, or CPU0+CPU1,CPU2 for a layer split."""
+    """Devices and settings of a run. `devices` is a value of --devices: CPU0,CPU1 (layer split: CPU0+CPU1,CPU2)."""
 
     devices: str
     mode: str = "tensor"
     shares: str = ""
     processes: int = 0  # number of processes that a launcher starts; 0: one process without a launcher
-    is_whole_machine: bool = False  # the CPU as one device with all cores
-    profile: str = ""  # content of the file in `shares`; another content gives other results
+    is_whole_machine: bool = False  # whether the device is the CPU with all cores
+    profile: str = ""  # content of the file in `shares`; a changed file gives other results
 
     @property
     def members(self) -> list[str]:
@@ -119,8 +119,8 @@ class Shares:
 def configurations_of(
     lists: list[str], modes: list[str], shares: list[str], processes: list[int]
 ) -> list[Configuration]:
-    """Combines each list of devices with each mode, each number of processes, and all shares with the same number of
-    devices. If there are no such shares, the split is even. A list of one device has no mode and no shares."""
+    """Combines each list of devices with each mode, each number of processes, and all shares that fit the list. If
+    no shares fit, the split is even. A list of one device has no mode and no shares."""
     known = [Shares.of(text) for text in shares]
     found = []
     for mode in modes:
@@ -130,7 +130,7 @@ def configurations_of(
         for mode in modes:
             if mode == "tensor" and "+" in devices:
                 if "layer" not in modes:
-                    raise ConfigurationError(f"--devices {devices!r}: groups with + are for --split-mode layer")
+                    raise ConfigurationError(f"--devices {devices!r}: groups with + need --split-mode layer")
                 continue
             for count in processes:
                 even = Configuration(devices, mode, processes=count)
@@ -159,6 +159,6 @@ def baseline_of(configurations: list[Configuration]) -> Configuration:
 
 
 def order_of_round(configurations: list[Configuration], number: int) -> list[Configuration]:
-    """Returns the configurations in the order of round `number`. Each round begins with another configuration."""
+    """Returns the configurations in the order of round `number`. Each round begins with the next configuration."""
     first = number % len(configurations)
     return configurations[first:] + configurations[:first]

@@ -1,9 +1,9 @@
 """Computes results from the records of finished runs: one row per model, test and configuration. Pure functions.
 
-Each round has a ratio of the rate to the rate of the baseline. A speed-up is the median of these ratios. So a
-disturbance of a whole round cancels out:
+In each round, the rate of a configuration is divided by the rate of the baseline. The median of these ratios is the
+speed-up. So a disturbance of a whole round cancels out:
 
-    round 1: one device 100 t/s, two 180: 1.80;  round 2: 80 and 150: 1.88;  round 3: 90 and 160: 1.78
+    round 1: 100 t/s on one device, 180 on two, ratio 1.80; round 2: 80, 150, ratio 1.88; round 3: 90, 160, ratio 1.78
     speed-up 1.80 (1.78 - 1.88), ideal 2, efficiency 0.90
 """
 
@@ -29,7 +29,7 @@ class Findings:
 
     rates: dict[tuple[str, str, str], Rates] = dataclasses.field(default_factory=dict)
     predictions: dict[tuple[str, str, str], float] = dataclasses.field(default_factory=dict)  # tokens/s
-    memory: dict[tuple[str, str], dict] = dataclasses.field(default_factory=dict)  # record of the largest context
+    memory: dict[tuple[str, str], dict] = dataclasses.field(default_factory=dict)  # record with the largest context
     failures: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     remarks: list[str] = dataclasses.field(default_factory=list)
 
@@ -75,7 +75,7 @@ class Row:
     predicted_ts: float | None = None
     predicted_speedup: float | None = None
     prediction_error: float | None = None  # 0.1: the prediction is 10 % too high
-    device_bytes: int | None = None  # memory of the device that needs the most
+    device_bytes: int | None = None  # memory of the device that needs the most memory
     failure: str = ""
 
     def cells(self) -> list[str]:
@@ -107,7 +107,7 @@ def likeness(descriptions: dict[str, str], device: str) -> str:
 
 def ideal_of(one: Configuration, alone: dict[str, Rates], descriptions: dict[str, str]) -> Rates:
     """Sum of the rates of all devices in the configuration, by round. Each rate is the rate of a device that was
-    measured alone and has the same description. Empty if a device has no such rate."""
+    measured alone and has the same description. The result is empty if a device has no such rate."""
     by_likeness = {likeness(descriptions, device): rates for device, rates in reversed(alone.items())}
     parts = [alone.get(device) or by_likeness.get(likeness(descriptions, device), {}) for device in one.members]
     rounds = set.intersection(*map(set, parts))

@@ -1,5 +1,5 @@
-"""The runs of `shoal`: arguments, order, and records in the journal. The key of a record is a hash of all inputs of its
-result. So later calls find the record."""
+"""The runs of `shoal`: arguments, order, and records in the journal. The key of a record is a hash of everything that
+determines the result. So later calls find the record."""
 
 import dataclasses
 import functools
@@ -37,7 +37,7 @@ class Setup:
     environment: dict[str, str]
     extra: list[str]  # arguments of `shoal bench` and `shoal plan`
     launcher: list[str]  # command that starts several processes
-    build: str  # hash of the program; another build gives other results
+    build: str  # hash of the program; a changed program gives other results
 
 
 @dataclasses.dataclass
@@ -167,7 +167,7 @@ def jobs_of(setup: Setup) -> list[Job]:
 
 class Study:
     """All jobs, and the records of finished jobs by key. After a failure of a configuration, this call of the script
-    does not run the configuration again. The next call does."""
+    does not run the configuration again. The next call runs it again."""
 
     def __init__(self, jobs: list[Job], journal: Journal):
         self.jobs, self.journal = jobs, journal

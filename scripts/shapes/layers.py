@@ -6,7 +6,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Tensors in the layers of an architecture that Llama does not have."""
+    """Layer tensors that an architecture has and that Llama does not have."""
 
     head_norms: bool = False
     biases: bool = False

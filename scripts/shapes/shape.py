@@ -42,8 +42,8 @@ class Shape:
     experts_used: int = 0
     window: int = 0  # attention window, if the architecture has one
     shared_ff: int = 0  # width of the shared expert
-    dense_layers: int = 0  # number of first layers without experts
-    dense_ff: int = 0  # feed-forward width of the first layers without experts
+    dense_layers: int = 0  # number of layers without experts before the layers with experts
+    dense_ff: int = 0  # feed-forward width of the layers without experts
     rope_dims: int = 0  # number of rotated elements of a head; 0: all
     latent: Latent | None = None
     recurrent: Recurrent | None = None

@@ -20,7 +20,7 @@ from tuning.splits import Grid, units_of
 from tuning.trials import Objective, Trials, level
 
 USAGE = 2  # exit code of `shoal` after an unknown flag; every trial would fail with this flag
-NOISE = 0.1  # if the relative standard error of the best score is larger, no profile is written
+NOISE = 0.1  # limit of the relative standard error of the best score; above this limit, no profile is written
 OWN_VARIABLES = {"SHOAL_PROGRAM"}  # variables that do not change measurements
 PROFILE = files.Kind(b"{", b'"tensor_split"', b'"version"')
 ANY = files.Kind(b"")
@@ -92,7 +92,7 @@ class Tuning:
         devices = len(setup.names())
         units = arguments.units or units_of(about, devices)
         if units < devices:
-            raise Failure(f"--units {units} is less than the {devices} devices; give each at least one")
+            raise Failure(f"--units {units} is less than the number of devices, {devices}; give each device a unit")
         self._trials = Trials(objective, arguments.tolerance)
         self._report = Report(setup, Grid(devices, units), self._trials, about=about)
         self._others = Others()
@@ -126,7 +126,7 @@ class Tuning:
         if self._trials.best() is None:
             failures = [trial.failure for trial in self._trials if trial.failure]
             why = failures[-1] if failures else ended.why
-            raise Failure(f"no split could be measured; the last failed with: {why}")
+            raise Failure(f"no split could be measured; the last split failed with: {why}")
         self._finish(ended)
         return 0
 
@@ -233,9 +233,9 @@ class Tuning:
     def _write_profile(self) -> None:
         path, journal = self._names["profile"], self._names["journal"]
         if (error := self._trials.error(self._trials.best())) > NOISE:
-            raise Failure(f"no profile, because the speed of the best split is uncertain by {100 * error:.0f} %: measure "
-                          f"again while nothing else runs, without {journal}")
-        remedy = f"the same command with another -o and --journal {journal} writes it without measuring again"
+            raise Failure(f"no profile, because the speed of the best split is uncertain by {100 * error:.0f} %: "
+                          f"remove {journal}, and measure again while no other program runs")
+        remedy = f"the same command with another -o and --journal {journal} writes the profile without measuring again"
         with failing_with(f"cannot write the profile {path}", remedy):
             self._report.write_profile(path)
 

@@ -58,7 +58,7 @@ class Report:
         return found
 
     def write_profile(self, path: str | os.PathLike) -> None:
-        """Writes the profile. `--tensor-split @FILE` reads the keys up to "split_mode". The keys after it are only
+        """Writes the profile. `--tensor-split @FILE` reads the keys up to "split_mode". Later keys are only
         information for users. Raises OSError."""
         setup, best, even = self.setup, self.trials.best(), self._even()
         workload = {name: value for name, value in {**setup.sizes(), "threads": setup.threads}.items() if value}
@@ -89,9 +89,9 @@ class Report:
                 "all": [row(trial) for trial in self.trials]}
 
     def write_chart(self, path: str | os.PathLike) -> None:
-        """Writes the chart. With two devices, the chart has one panel per kind of test: speed over the share of the
-        first device. With more devices, the chart has one panel per device: score over the share of the device. Raises
-        charts.ChartError and OSError."""
+        """Writes the chart. With two devices, the chart has one panel per kind of test. A panel shows the speed for
+        each share of the first device. With more devices, the chart has one panel per device. A panel shows the score
+        for each share of the device. Raises charts.ChartError and OSError."""
         names, best = self.setup.names(), self.trials.best()
         title = f"{pathlib.Path(self.setup.model).name} on {self.setup.devices}: best {split_text(best.split)} " \
                 f"of {self.grid.units}"

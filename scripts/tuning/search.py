@@ -4,12 +4,12 @@
     even         even shares
     alone        each device alone, if there is no prediction, or if even shares are faster than the prediction
     memory       shares in proportion to free memory, if even shares do not fit
-    half         about half of the model on each device in turn, if no earlier split works
+    half         for each device, a split with about half of the model on this device, if no earlier split works
     speeds       shares that are computed from the measurements so far
-    leap         the last successful move again, then half of this move, a quarter, ...
+    leap         the last successful moves again, then half of this distance, a quarter, ...
     neighbour    the best split with one unit moved to another device
     again        the best split again, to measure the noise between runs
-    round        the best split and a contender alternately, until the contender is not better by more than the tolerance
+    round        the best split and a contender alternately, until the contender's gain is surely within the tolerance
 
 At most `most` splits are measured. All later runs compare the best of these splits.
 
@@ -27,7 +27,7 @@ from tuning.speeds import Speeds
 from tuning.splits import Grid, Split
 from tuning.trials import Trial, Trials
 
-FEWEST_TRIALS = 8  # minimum of the limit of trials, and of the limit of repeated runs
+FEWEST_TRIALS = 8  # the limit of trials and the limit of repeated runs are at least this number
 FEW_DEVICES = 3  # with at most this number of devices, all neighbours of the best split are measured
 NOT_FIRST = ("half", "speeds", "leap", "neighbour")
 CLIMBING = ("leap", "neighbour")
@@ -129,8 +129,8 @@ class Search:
         return Speeds(measured, self.trials.tolerance)
 
     def _leap(self) -> Step | None:
-        """Moves by the sum of the last two successful moves. So moves grow if several moves succeed in one
-        direction."""
+        """Moves by the sum of the last two successful moves, or by the last move if less than three moves succeeded. So
+        moves grow if several moves succeed in one direction."""
         way = self._way()
         if len(way) < 2:
             return None
@@ -155,8 +155,8 @@ class Search:
         return [trial.split for trial in way]
 
     def _neighbour(self) -> Step | None:
-        """Returns the neighbour with the best expected speed. With many devices, omits the neighbours that cannot be
-        faster, because no unit leaves the slowest device."""
+        """Returns the neighbour with the best expected speed. With many devices, omits neighbours in which the
+        slowest device keeps all its units. Such neighbours cannot be faster."""
         best = self.trials.best()
         if best is None:
             return None

@@ -60,7 +60,7 @@ class Grid:
 
 
 def units_of(plan: dict, devices: int) -> int:
-    """Returns the largest number of units of the tensors in the model, within limits. With two devices, the limits are
-    16 and 64 units."""
+    """Returns the largest number of units of any tensor except the vocabulary, within limits. With two devices, the
+    limits are 16 and 64 units."""
     found = max((count for name, count in plan["units"].items() if name != "vocabulary"), default=0)
     return min(max(found, FEWEST_UNITS * devices), MOST_UNITS * devices)

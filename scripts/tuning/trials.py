@@ -14,7 +14,7 @@ from tuning.splits import Split
 
 # Prior for the noise between runs: half a per cent, with the weight of four repeated runs.
 RUN_NOISE, RUN_NOISE_WEIGHT = 0.005, 4
-MARGIN = 1.65  # a difference of more standard errors is real (95 %, one-sided)
+MARGIN = 1.65  # a difference above this number of standard errors is significant (95 %, one-sided)
 
 Samples = dict[str, list[float]]  # tokens/s of each repetition, by kind ("prompt", "generation")
 
@@ -128,8 +128,8 @@ class Trials:
         return sorted((trial for trial in self if trial.scores), key=lambda trial: -trial.score)
 
     def best(self) -> Trial | None:
-        """Returns the trial with the best score. If another trial was better in the rounds of both trials, returns that
-        trial."""
+        """Returns the trial with the best score. If another trial was better in rounds against this trial, returns
+        the other trial."""
         measured = self.measured()
         best, seen = (measured[0] if measured else None), set()
         while best is not None and best.split not in seen:

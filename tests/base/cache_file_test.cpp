@@ -50,7 +50,7 @@ TEST(CacheFile, DoesNotReplaceInputs) {
   write_cache_file(own(path), "weights");
   read_file({.path = path.string(), .what = "model file"});
   EXPECT_THAT([&] { write_cache_file(own(path), "text"); },
-              ThrowsMessage<OutputRefused>(HasSubstr("is read by this command; name another file for the cache")));
+              ThrowsMessage<OutputRefused>(HasSubstr("is also an input file; name another file for the cache")));
   EXPECT_EQ(test::text_of(path), "weights");
 }
 

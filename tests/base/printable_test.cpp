@@ -32,9 +32,9 @@ TEST(Printable, EscapesBidiAndInvisibleCharacters) {
 
 TEST(Printable, TruncatesLongTextAndCountsOmittedCharacters) {
   EXPECT_EQ(printable("abc", 3), "abc");
-  EXPECT_EQ(printable("abcd", 3), "abc... (1 more)");
-  EXPECT_EQ(printable("\u00e9\n\u00e9\u00e9\u00e9", 2), "\u00e9\\n... (3 more)");
-  EXPECT_EQ(printable(std::string(1'000'000, 'x')), std::string(200, 'x') + "... (999800 more)");
+  EXPECT_EQ(printable("abcd", 3), "abc... (omitted characters: 1)");
+  EXPECT_EQ(printable("\u00e9\n\u00e9\u00e9\u00e9", 2), "\u00e9\\n... (omitted characters: 3)");
+  EXPECT_EQ(printable(std::string(1'000'000, 'x')), std::string(200, 'x') + "... (omitted characters: 999800)");
 }
 
 }  // namespace

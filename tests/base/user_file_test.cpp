@@ -18,7 +18,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(UserFile, OpeningNeverBlocks) {
+TEST(UserFile, RefusesPipesDevicesAndFoldersWithoutBlocking) {
   const test::TemporaryFolder folder;
   const std::string pipe = folder.path() / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -73,7 +73,7 @@ TEST(CheckOutput, RefusesInputFileUnderAnyPath) {
   for (const std::string& name : {path, symbolic, hard, (folder.path() / "." / "input").string()}) {
     EXPECT_THAT(
         [&] { check_output(name, "trace"); },
-        ThrowsMessage<OutputRefused>(HasSubstr(name + ": is read by this command; name another file for the trace")));
+        ThrowsMessage<OutputRefused>(HasSubstr(name + ": is also an input file; name another file for the trace")));
   }
   std::filesystem::remove(path);
   EXPECT_NO_THROW(check_output(hard, "trace")) << "the file that was read was removed";

@@ -1,5 +1,5 @@
 // Tests of meshes whose devices all belong to another process. Threads act as processes. The communicator of such a
-// mesh has the traits that the other process sends. This process would compute different traits.
+// mesh has the traits that the other process sends. The process without ranks would compute different traits.
 #include "collectives/absent_communicator.h"
 
 #include <gmock/gmock.h>
@@ -39,8 +39,9 @@ TEST(AbsentCommunicator, HasTraitsSentByOwningProcess) {
   for (const test::ProcessEnd& end : ends) EXPECT_EQ(end.what(), "");
 }
 
-// All processes construct the communicator, even the process without ranks. The result is an ordinary communicator.
-TEST(AbsentCommunicator, IsNotUsedIfAllProcessesCreateCommunicator) {
+// All processes construct the communicator, even the process without ranks. The result is an ordinary communicator, not
+// an absent communicator.
+TEST(AbsentCommunicator, IsNotUsedIfEveryProcessCreatesARealCommunicator) {
   const auto ends = test::in_processes({"a", "b"}, [](ProcessGroup& group) {
     std::vector<Device*> own;
     if (group.own() == 1) own.push_back(Registry::instance().find_device("CPU0"));

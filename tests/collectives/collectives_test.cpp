@@ -143,7 +143,7 @@ TEST_P(Collectives, BroadcastWorksFromEveryRoot) {
   }
 }
 
-// The test queues 100 collectives of all kinds and sizes, and only then waits. No call may overwrite a staging slot
+// The test queues 100 collectives of all kinds and sizes before the first wait. No call may overwrite a staging slot
 // that is still in use.
 TEST_P(Collectives, ManyQueuedCallsWorkInMixedOrder) {
   std::mt19937 random(7);

@@ -35,8 +35,8 @@ TEST_F(Validate, RefusesInvalidCallsAndNamesReason) {
   expect_refused(0, with([](Call& c) { c.kind = Collective::kCount; }), "unknown collective");
   expect_refused(0, with([](Call& c) { c.dtype = DType::kCount; }), "unknown dtype");
   expect_refused(0, with([](Call& c) { c.what = nullptr; }), "Call::what");
-  expect_refused(0, with([](Call& c) { c.dtype = DType::kQ8_0, c.count = 32; }), "q8_0 cannot be added");
-  expect_refused(0, with([](Call& c) { c.dtype = DType::kI64; }), "i64 cannot be added");
+  expect_refused(0, with([](Call& c) { c.dtype = DType::kQ8_0, c.count = 32; }), "q8_0 cannot be summed");
+  expect_refused(0, with([](Call& c) { c.dtype = DType::kI64; }), "i64 cannot be summed");
   expect_refused(0, with([](Call& c) { c.count = -1; }), "negative count -1");
   expect_refused(0, with([](Call& c) { c.in = nullptr; }), "`in` is null");
   expect_refused(0, with([](Call& c) { c.out = nullptr; }), "`out` is null");

@@ -1,6 +1,7 @@
 // In some tests, a rank stalls, queues no call or queues a different collective. In other tests, the stream of a rank
-// fails, or a thread aborts the communicator. Every rank must then get a CommError within the time-out. The error names
-// the rank, the call and the waiting time. The communicator stays failed.
+// fails, or a thread aborts the communicator. After such a failure, every rank must get a CommError within the
+// time-out. If a rank is missing, the error names the missing rank, the call and the waiting time. All later calls of
+// the communicator fail.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,7 +55,7 @@ TEST_F(Failure, EveryRankNamesStalledRankAndRankZeroDoesNotWait) {
   const auto waited = std::chrono::steady_clock::now() - start;
   EXPECT_GE(waited, milliseconds(100));
   EXPECT_LT(waited, milliseconds(600)) << "rank 0 waited until the stalled rank arrived";
-  auto errors = mesh_.errors();  // synchronize() of rank 0 has thrown already
+  auto errors = mesh_.errors();  // synchronize() has already thrown the error of rank 0
   errors.erase(errors.begin());
   EXPECT_THAT(errors, Each(Optional(AllOf(HasSubstr("all_reduce blk.0.ffn"), HasSubstr("rank 2 of 4"),
                                           HasSubstr("did not arrive within 0.1")))));
@@ -120,8 +121,8 @@ TEST_F(Failure, RanksWithDifferentCollectivesFail) {
   const auto communicator = mesh_.communicator();
   calls_[3].kind = Collective::kBroadcast;
   EXPECT_THAT(all_reduce_all(*communicator),
-              Each(Optional(AllOf(HasSubstr("different collectives"), HasSubstr("rank 0 all_reduce f32 x 100"),
-                                  HasSubstr("rank 3 broadcast f32 x 100")))));
+              Each(Optional(AllOf(HasSubstr("different collectives"), HasSubstr("rank 0 queued all_reduce f32 x 100"),
+                                  HasSubstr("rank 3 queued broadcast f32 x 100")))));
 }
 
 TEST_F(Failure, RanksWithDifferentCountsFail) {
@@ -165,7 +166,8 @@ TEST_F(PiecesFailure, ErrorNamesMissingRankAndWholeCall) {
               Optional(AllOf(HasSubstr("[all_gather logits] rank 1 of 2"), HasSubstr("did not arrive within 0.1"))));
 }
 
-// The first pieces of both ranks are equal, but one rank has more pieces.
+// The first piece has the same size on both ranks, but the call of one rank has more pieces than the call of the other
+// rank.
 TEST_F(PiecesFailure, RanksWithDifferentCountsFail) {
   for (const std::vector<int64_t>& other :
        {std::vector{kPart, kPart / 2}, {kPart / 2, kPart}, {kPart + 1, kPart - 1}}) {

@@ -1,6 +1,7 @@
-// ThreadBackend: a stream of host functions that has its own thread. It has no memory and no ops, and its device family
-// offers no functions. It fulfils the contract of Backend::enqueue. Tasks run in order. The first failure is stored. A
-// flag tells later tasks that an earlier task failed. synchronize() throws the failure and clears it.
+// ThreadBackend: a stream of host functions that has its own thread. ThreadBackend has no memory and no ops. The device
+// family of ThreadBackend offers no functions. ThreadBackend fulfils the contract of Backend::enqueue. Tasks run in
+// order. The first failure is stored. A flag tells later tasks that an earlier task failed. synchronize() throws the
+// failure and clears it.
 #pragma once
 
 #include <condition_variable>

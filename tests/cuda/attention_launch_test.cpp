@@ -1,6 +1,6 @@
-// If a plan splits attention over the KV rows, attention takes one launch. Several devices share one GPU, and their
-// CUDA graphs repeat this launch concurrently. The kernel counts the blocks of a launch, so it must reset its counters
-// in each run.
+// If a plan splits an attention node over the KV rows, the node still needs only one kernel launch. Several devices
+// share one GPU, and their CUDA graphs repeat this launch concurrently. The kernel counts the blocks of a launch, so it
+// must reset its counters in each run.
 #include <gtest/gtest.h>
 
 #include <algorithm>

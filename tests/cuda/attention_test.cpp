@@ -160,7 +160,7 @@ TEST(CudaAttention, MatchesReferenceForAllParameters) {
 }
 
 /// After `change`, a result must be NaN if odd(attention, query, head) is true. All other results must stay the same.
-/// The dtypes cover both kernels. The sizes cover one split and several splits.
+/// The cache dtypes cover the kernels kTiles and kRows. The sizes cover one split and several splits.
 template <class Change, class Odd>
 void check_odd(const Change& change, const Odd& odd) {
   for (const DType dtype : kCacheDTypes) {
@@ -282,8 +282,8 @@ TEST(CudaAttention, LaterTilesMayOutweighEarlierTiles) {
   }
 }
 
-// One queued launch serves every step: only the positions in device memory change. The bits of the results do not
-// depend on the order in which blocks finish.
+// One queued launch serves every step, because only the positions in device memory change. The bits of the results do
+// not depend on the order in which blocks finish.
 TEST(CudaAttention, OneLaunchServesAllPositionsInAnyBlockOrder) {
   for (const DType dtype : kCacheDTypes) {
     for (const auto& [t, e] :
@@ -353,7 +353,7 @@ void check_choice(Choice choice, const Sizes& sizes) {
   EXPECT_EQ(attention.choice(), choice);
   attention.check();
 }
-/// Returns the kernel for many rows if the tile kernel does not support the dtypes of the cache.
+/// Returns kRows if the cache contains f32, because kSlices does not support f32. Otherwise returns kSlices.
 Choice choice_for(DType keys, DType values) {
   return keys == DType::kF32 || values == DType::kF32 ? Choice::kRows : Choice::kSlices;
 }

@@ -1,5 +1,6 @@
-// Tests of column records. The bytes of a record equal the output of the kernel that quantises columns. Products
-// compute the same result from a record as from the column. Steps of a plan write and read records wherever possible.
+// Tests of column records (columns quantised to 8 bits). The bytes of a record equal the output of the kernel that
+// quantises columns. Products compute the same result from a record as from the column. Steps of a plan write and read
+// records wherever possible.
 #include "devices/cuda/column_record.h"
 
 #include <gmock/gmock.h>
@@ -54,7 +55,7 @@ class Rig {
     b->data = nullptr;
     return to;
   }
-  /// Writes the record of a column in both record forms.
+  /// Writes the record of a column in form `two` (groups of 32 elements) and in form `four` (groups of 16 elements).
   void record(const Tensor& column) {
     const ColumnRecord record = context().record(kBoth);
     quantized(column, DType::kQ8_0, record.two);
@@ -79,7 +80,7 @@ class Rig {
   std::optional<test::CudaRun> run_;
 };
 
-TEST(ColumnRecord, NormRecordsMatchSeparateQuantisation) {
+TEST(ColumnRecord, NormRecordsEqualRecordsOfSeparateQuantisation) {
   for (const int64_t k : {64, 256, 448, 512, 576, 2048, 4160, 5120, 14336}) {
     for (const ColumnForms forms : {kTwo, kFour, kBoth}) {
       if (k % 256 != 0 && forms.four) continue;
@@ -114,7 +115,7 @@ TEST(ColumnRecord, NormsOfSeveralRowsOrOfLongRowsWriteNoRecord) {
 
 /// Cases with few keys use one block, and cases with many keys use several blocks. The dtypes cover kernels with and
 /// without tensor cores.
-TEST(ColumnRecord, AttentionRecordsMatchSeparateQuantisation) {
+TEST(ColumnRecord, AttentionRecordsEqualRecordsOfSeparateQuantisation) {
   for (const DType dtype : {DType::kF16, DType::kQ8_0, DType::kF32}) {
     for (const auto& [keys, columns, group] :
          {std::array<int64_t, 3>{40, 64, 4}, {700, 64, 4}, {700, 128, 2}, {40, 96, 1}, {700, 32, 8}, {700, 32, 9}}) {
@@ -241,7 +242,7 @@ std::string steps_of(const std::string& nodes) {
 
 const std::string kNorm = "%n = rms_norm(%a)\n%m = mul(%n, %s)\n";
 
-TEST(ColumnRecordPlans, NormPassesRecordsToItsProducts) {
+TEST(ColumnRecordPlans, NormPassesColumnRecordsToItsProducts) {
   EXPECT_EQ(steps_of(kNorm + "%x = mul_mat(%k4, %m)\n%y = mul_mat(%k6, %m)\n"), "m w24, y r24");
   EXPECT_EQ(steps_of("%t = add(%a, %b)\n%n = rms_norm(%t)\n%m = mul(%n, %s)\n%x = mul_mat(%k6, %m)\n"), "m w4, x r4");
   EXPECT_EQ(steps_of(kNorm + "%g0 = mul_mat(%g, %m)\n%u = mul_mat(%k4, %m)\n%o = glu(%g0, %u)\n"), "m w2, o r2");
@@ -264,11 +265,11 @@ TEST(ColumnRecordPlans, AttentionPassesRecordsToItsProjection) {
       "t, x")
       << "longer than a record";
 }
-TEST(ColumnRecordPlans, OnlyTheLatestRecordExists) {
+TEST(ColumnRecordPlans, NormReplacesRecordOfEarlierColumn) {
   EXPECT_EQ(steps_of(kNorm + "%h = rms_norm(%b)\n%i = mul(%h, %s)\n%x = mul_mat(%k4, %m)\n%y = mul_mat(%k4, %i)\n"),
             "m, i w2, x, y r2");
 }
-TEST(ColumnRecordPlans, RecordsPassToAndFromNeighbourNodes) {
+TEST(ColumnRecordPlans, PlansExchangeRecordsWithNeighbourNodes) {
   EXPECT_EQ(steps_of("%before = mul(%a, %s)\n%x = mul_mat(%k4, %before)\n%y = mul_mat(%k6, %before)\n"),
             "y r24, passed before24");
   EXPECT_EQ(steps_of(kNorm + "%behind = mul_mat(%square, %m)\n"), "m w2, passed behind2");

@@ -1,5 +1,5 @@
-// Devices of the emulated GPUs, with their backends. Tests of the plug-in's host code create these devices in one
-// process.
+// CudaMesh creates devices of the emulated GPUs and the backends of these devices in one process. Tests of the
+// plug-in's host code use this class.
 #pragma once
 
 #include <chrono>
@@ -59,7 +59,8 @@ class CudaMesh {
     return collectives::cuda::make_cuda_communicator(backends_, options);
   }
 
-  /// Synchronizes all ranks. Returns the type and message of each rank's error; nullopt for ranks without an error.
+  /// Synchronizes all ranks. For each rank, returns the type and message of the error, or nullopt if the rank had no
+  /// error.
   std::vector<std::optional<std::string>> errors() {
     std::vector<std::optional<std::string>> found(backends_.size());
     for (size_t rank = 0; rank < found.size(); ++rank) {

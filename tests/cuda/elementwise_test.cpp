@@ -1,5 +1,6 @@
-// Element-wise ops, data movement and row lookups on CUDA kernels. The tests use the layouts that these kernels treat
-// specially. Conversions must match the host bit for bit. PluginConformance has the other cases.
+// Tests of the CUDA kernels for element-wise ops, data movement and row lookups. The tests use the memory layouts for
+// which these kernels have special code. Conversions must match the host bit for bit. PluginConformance has the other
+// cases.
 #include <gmock/gmock.h>
 
 #include <bit>
@@ -160,8 +161,8 @@ TEST(CudaCast, CastsNaNToNaNOrZero) {
   }
 }
 
-/// Returns the values of q8_0 blocks. Each block with a special value is followed by a block with ordinary values. The
-/// special value is at one of several positions.
+/// Returns the values of q8_0 blocks. Each block with one special value is followed by a block with ordinary values.
+/// The position of the special value in the block varies. The last two blocks contain only infinities and NaNs.
 std::vector<float> blocks_with_odd_values() {
   std::vector<float> values;
   for (const float odd : {NAN, -NAN, std::bit_cast<float>(0x7f801000u), INFINITY, -INFINITY, 3e38f}) {

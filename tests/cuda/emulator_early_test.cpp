@@ -1,5 +1,6 @@
-// Kernels of launch_early() on the emulator. With SHOAL_EMULATED_EARLY, kernels that read or write before they call
-// wait_for_previous() give wrong results. Kernels that first call wait_for_previous() give correct results.
+// Tests of kernels that launch_early() launches on the emulator. With SHOAL_EMULATED_EARLY, kernels that read or write
+// before they call wait_for_previous() give wrong results. Kernels that first call wait_for_previous() give correct
+// results.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -102,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Launches, EarlyStart, testing::Values(false));
 INSTANTIATE_TEST_SUITE_P(Graphs, EarlyStart, testing::Values(true));
 
 // The first and last blocks of a kernel begin early only if the kernel directly follows another kernel.
-TEST_P(EarlyStart, ReadsBeforeTheWaitSeeOldValues) {
+TEST_P(EarlyStart, ValuesReadBeforeTheWaitAreOld) {
   for (const auto& [mode, behind_kernel] : {std::pair("1", true), {"1", false}, {"0", true}}) {
     const Environment setting("SHOAL_EMULATED_EARLY", mode);
     const CudaArray<int> x(std::vector<int>(kBlocks, 0));
@@ -117,7 +118,7 @@ TEST_P(EarlyStart, ReadsBeforeTheWaitSeeOldValues) {
   }
 }
 
-TEST_P(EarlyStart, ReadsAfterTheWaitSeeNewValues) {
+TEST_P(EarlyStart, ValuesReadAfterTheWaitAreNew) {
   run([this] {
     queue(add_one, x_.data());
     queue_early(copy, x_.data(), y_.data());
@@ -140,7 +141,7 @@ TEST_P(EarlyStart, ThreeKernelsMayBeginBeforeTheirPredecessorsEnd) {
   EXPECT_THAT(x_.get(), Each(2));
 }
 
-TEST_P(EarlyStart, WritesBeforeTheWaitReachAnEarlierKernel) {
+TEST_P(EarlyStart, ValuesWrittenBeforeTheWaitReachAnEarlierKernel) {
   run([this] {
     queue(add_one, x_.data());
     queue(copy, x_.data(), y_.data());
@@ -159,8 +160,9 @@ __global__ void wait_for_word(const uint32_t* word, bool lets_next_start, uint32
 }
 
 struct EarlyStartWithResidency : testing::Test {
-  /// Queues a kernel that waits for a word, and then the work of `behind`. None of this work runs until all of it is
-  /// queued. Calls `meanwhile` while the kernel waits, and sets the word when `meanwhile` returns.
+  /// Queues a kernel that waits for a word, and then calls `behind`, which queues more work. The stream runs the kernel
+  /// and this work only after everything is queued. Calls `meanwhile` while the kernel waits, and sets the word when
+  /// `meanwhile` returns.
   void run(bool lets_next_start, const std::function<void()>& behind, const std::function<void()>& meanwhile) {
     PinnedWord ready, runs, go;
     launch(stream_, hold_back, dim3(1), dim3(512), 0, static_cast<const uint32_t*>(ready.get()));

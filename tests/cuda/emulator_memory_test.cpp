@@ -1,5 +1,5 @@
-// With SHOAL_EMULATED_WEAK, other blocks see the words of a block later. The kernels of these tests read their own
-// words with plain loads, which return the values that other blocks see.
+// With SHOAL_EMULATED_WEAK, a word that a block stores becomes visible to other blocks after a delay. The kernels of
+// these tests read their own words with plain loads, which return the values that other blocks see.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Kernels on the emulator. The tests cover the cooperation of threads, lanes and blocks, and the errors that the
-// emulator reports.
+// Tests of kernels on the emulator. The tests cover the cooperation of threads, lanes and blocks, and the errors that
+// the emulator reports.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -94,7 +94,7 @@ __global__ void copy_asynchronously(const uint4* in, uint4* out, uint4* early) {
   for (int i = 0; i < 3; ++i) out[i] = values[i];
 }
 
-TEST(Emulator, AsynchronousCopiesArriveAtTheWait) {
+TEST(Emulator, AsynchronousCopiesAreVisibleOnlyAfterTheWait) {
   const CudaStream stream;
   const CudaArray<uint4> in(std::vector<uint4>{{1, 2, 3, 4}, {5, 6, 7, 8}}), out(size_t{3}), early(size_t{3});
   launch(stream, copy_asynchronously, dim3(1), dim3(1), 0, in.data(), out.data(), early.data());

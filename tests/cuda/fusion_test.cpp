@@ -1,5 +1,5 @@
-// Fusion of a plan's nodes. The tests count launches, and compare values with the values of an unfused run of the same
-// graph. In the unfused run, cuts between all nodes prevent fusion.
+// Tests of the fusion of nodes in a plan. The tests count launches, and compare values with the values of an unfused
+// run of the same graph. In the unfused run, cuts between all nodes prevent fusion.
 #include "devices/cuda/fusion.h"
 
 #include <gmock/gmock.h>
@@ -61,8 +61,8 @@ std::ostream& operator<<(std::ostream& out, const Case& one) {
   return out << one.name;
 }
 
-/// Creates a plan of nodes [1, 6) with these cuts. Returns two bit masks of column forms: those that node 0 passes to
-/// the plan, and those that the plan passes to node 6.
+/// Creates a plan of nodes [1, 6) with the given cuts. A form is a layout of a column record (column_record.h). Returns
+/// two bit masks of forms: the forms that node 0 passes to the plan, and the forms that the plan passes to node 6.
 std::pair<uint32_t, uint32_t> passed_with(std::vector<int> cuts) {
   test::CudaMesh mesh(1);
   test::Loaded loaded(with_leaves("%before = mul(%token, %scale)\n%u = unary(%token) {kind=silu}\n"
@@ -80,8 +80,9 @@ std::pair<uint32_t, uint32_t> passed_with(std::vector<int> cuts) {
   return {passed.before, passed.behind};
 }
 
-// q6_K requires columns with groups of four, and q5_0 requires columns with groups of two.
-TEST(CudaFusionNeighbours, OnlyFirstAndLastNodeOfAPlanPassColumnRecords) {
+// Weights of type q6_K require columns in form `four` (16 elements per scale). Weights of type q5_0 require columns in
+// form `two` (32 elements per scale).
+TEST(CudaFusionNeighbours, OnlyFirstAndLastNodeExchangeRecordsWithOtherPlans) {
   const uint32_t two = 1, four = 2;
   EXPECT_EQ(passed_with({}), std::pair(four, two));
   EXPECT_EQ(passed_with({2}), std::pair(0u, two));
@@ -102,11 +103,11 @@ TEST(CudaFusionNeighbours, RefusesInvalidNeighboursOfAPlan) {
         },
         testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr(text)));
   };
-  refused(nodes[1], nullptr, "is not a node before the plan's nodes [1, 2)");
-  refused(loaded.graph.inputs()[0], nullptr, "is not a node before");
-  refused(other.graph.nodes()[0], nullptr, "is not a node before");
-  refused(nullptr, nodes[1], "is not a node after");
-  refused(nullptr, other.graph.nodes()[2], "is not a node after");
+  refused(nodes[1], nullptr, "is not a valid PlanOptions::before: the plan has the nodes [1, 2)");
+  refused(loaded.graph.inputs()[0], nullptr, "is not a valid PlanOptions::before");
+  refused(other.graph.nodes()[0], nullptr, "is not a valid PlanOptions::before");
+  refused(nullptr, nodes[1], "is not a valid PlanOptions::behind");
+  refused(nullptr, other.graph.nodes()[2], "is not a valid PlanOptions::behind");
 }
 
 class CudaFusion : public testing::TestWithParam<Case> {};
@@ -184,7 +185,7 @@ std::vector<Case> cases() {
        "%m = reshape(%n) {shape=[256,2,1,1]}\n%out = mul(%m, %scale)\noutput %out\noutput %s\n",
        0},
       {"gated", kGated, 3},
-      {"gate_is_output", kGated + "output %g\n", 1},  // the kernel still prepares `b` only once
+      {"gate_is_output", kGated + "output %g\n", 1},  // one launch converts column %a for both products
       {"up_is_shown", kGated, 1, {}, {"u"}},
       {"gated_cut_from_its_products", kGated, 1, {2}},
       {"gated_with_different_columns", replaced(kGated, "%up, %a", "%up, %b"), 0},
@@ -262,7 +263,7 @@ void expect_places(const std::string& nodes, const std::vector<test::Places>& ta
   test::expect_fused(with_leaves(nodes), table, gpu);
 }
 
-TEST(CudaFusionOverlap, OverlapDecidesFusionOfSumAndNorm) {
+TEST(CudaFusionOverlap, UnsafeOverlapPreventsFusionOfSumAndNorm) {
   for (const std::string put : {"s=a", "s=b", "out=a", "out=b"}) {
     expect_places(kSumAndNorm, {{3, put + " " + put + "+2048"}, {1, put + "+16 " + put + "+2047"}});
   }
@@ -270,28 +271,28 @@ TEST(CudaFusionOverlap, OverlapDecidesFusionOfSumAndNorm) {
   expect_places(kSumForTheNorm, {{3, "out=s"}, {1, "out=s+4"}});                 // no other node reads %s
 }
 
-TEST(CudaFusionOverlap, OverlapDecidesFusionOfGatedProducts) {
-  // The fused kernel does not write %g and does not use the workspace of %u. If %out overlaps an operand, the two
-  // products still share a launch, because they have the same `b`.
+TEST(CudaFusionOverlap, UnsafeOverlapPreventsFusionOfGatedProducts) {
+  // The fused kernel does not write %g and does not use the workspace of %u. If %out overlaps an operand, only the two
+  // products are fused: one launch converts their common `b`.
   expect_places(kGated, {{3, "out=out out=g out=u.work"}, {2, "out=a out=up+8 out=g.work"}});
 }
 
-TEST(CudaFusionOverlap, OverlapDecidesFusionOfGatedExperts) {
+TEST(CudaFusionOverlap, UnsafeOverlapPreventsFusionOfGatedExperts) {
   // The rules for gated products also apply here. In addition, %out may overwrite the ids, because the kernel reads the
   // ids before it writes %out.
   expect_places(kGatedExperts, {{3, "out=out out=g out=ids3 out=u.work"}, {1, "out=each out=ups+8 out=g.work"}});
 }
 
-TEST(CudaFusionOverlap, OverlapDecidesFusionOfWeightedExperts) {
+TEST(CudaFusionOverlap, UnsafeOverlapPreventsFusionOfWeightedExperts) {
   expect_places(kWeightedExperts, {{4, "out=out out=p"}, {1, "out=each out=ids3 out=by out=gates out=p.work"}},
                 {.compute_capability = 90, .shared_bytes_per_block = 227 * 1024});
 }
 
-TEST(CudaFusionOverlap, OverlapDecidesFusionOfProductAndAddition) {
+TEST(CudaFusionOverlap, UnsafeOverlapPreventsFusionOfProductAndAddition) {
   expect_places(kResidual, {{2, "out=out out=b"}, {1, "out=b+4 out=a out=p.work"}});
 }
 
-TEST(CudaFusionOverlap, OverlapDecidesFusionOfProductsOfOneColumn) {
+TEST(CudaFusionOverlap, UnsafeOverlapPreventsFusionOfProductsOfOneColumn) {
   // The last product is not fused if a result or matrix overlaps the workspace of this product. The kernel does not use
   // the workspaces of the other products.
   for (const std::string one : {"wq_x", "wk_x", "wv_x", "wq", "wk"}) {
@@ -303,7 +304,7 @@ TEST(CudaFusionOverlap, OverlapDecidesFusionOfProductsOfOneColumn) {
                  {1, "wq_x=wv_x.work,wk_x.work=wv_x.work wk=wv_x.work,wk_x.work=wv_x.work wq_x=a wq_x=wk"}});
 }
 
-TEST(CudaFusionOverlap, OverlapDecidesFusionOfPromptProductsWithBias) {
+TEST(CudaFusionOverlap, UnsafeOverlapPreventsFusionOfPromptProductsWithBias) {
   expect_places(kBiasedProjections, {{6, "q=q q=p,u=t s=p.work bias=p.work wf=p.work"},
                                      {5, "u=t.work"},  // only the addition %u is not fused
                                      {4, "s=t.work bias=t.work wf=t.work u=bias"},

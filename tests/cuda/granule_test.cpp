@@ -73,7 +73,7 @@ TEST_P(RowsAtAnEdge, ProductsReadPartialLastVectorAsWholeVector) {
   }
 }
 
-/// Returns the quantised types whose block size is not a multiple of the granule.
+/// Returns the quantised types whose block size is not a multiple of kGranule (16 bytes).
 std::vector<DType> types_with_rows_at_odd_places() {
   std::vector<DType> types = test::weight_types();
   std::erase_if(types, [](DType t) { return !traits(t).is_quantized || traits(t).block_bytes % kGranule == 0; });

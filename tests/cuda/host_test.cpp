@@ -105,7 +105,7 @@ TEST_F(Host, GraphsCanBeTurnedOff) {
   EXPECT_FALSE(backend.start_recording());
 }
 
-TEST_F(Host, MovedPlanKeepsItsGraphIfAddressesStay) {
+TEST_F(Host, MovedPlanUpdatesItsGraphOnlyIfAddressesChange) {
   for (int i = 0; i < 3; ++i) run(loaded_, *plan_);
   Tensor* const w = loaded_.weights.tensors()[0];
   std::list<Graph> graphs;
@@ -267,7 +267,7 @@ TEST_F(Host, FailedEventFailsItsStream) {
 
 TEST_F(Host, FailedEventCreationThrowsInTheCaller) {
   const auto event = device_.new_event();
-  std::vector<std::unique_ptr<Event>> all;  // empties the pool of events
+  std::vector<std::unique_ptr<Event>> all;  // these events empty the pool of events
   for (int i = 0; i < 300; ++i) all.push_back(device_.new_event()), all.back()->record(backend_);
   fail_call("cudaEventCreateWithFlags", 1, cudaErrorUnknown);
   EXPECT_THAT([&] { event->record(backend_); },
@@ -307,7 +307,7 @@ class MetaHost : public testing::Test {
   CudaMesh mesh_{1, 3};
 };
 
-TEST_F(MetaHost, DoesNotRecordPlansWithStagedCollectives) {
+TEST_F(MetaHost, RecordsSegmentsBetweenStagedCollectives) {
   DecoderPlan meta(mesh_, "staged");
   for (int i = 0; i < 4; ++i) meta.run();
   EXPECT_EQ(meta.run()["cudaGraphLaunch"], meta.run()["cudaGraphLaunch"]);
@@ -329,7 +329,7 @@ TEST_F(MetaHost, RecordsOneGraphPerRankAndRecordsAgainAfterFailures) {
   for (int i = 0; i < 3; ++i) expect_replay();
   fail_call("cudaGraphLaunch", 1, cudaErrorUnknown, 2);
   meta.backend->compute_async(*meta.plan);
-  EXPECT_THAT([&] { meta.backend->synchronize(); }, ThrowsMessage<DeviceError>(HasSubstr("launch a recording")));
+  EXPECT_THAT([&] { meta.backend->synchronize(); }, ThrowsMessage<DeviceError>(HasSubstr("launch a recorded graph")));
   meta.run();
   EXPECT_GE(meta.run()["cudaStreamBeginCapture"], 2u);
   expect_replay();

@@ -1,4 +1,4 @@
-// A test model on virtual devices of one emulated GPU. The program loads a model in the same way.
+// A test model on virtual devices of one emulated GPU. The program `shoal` loads models in the same way.
 #pragma once
 
 #include <string>

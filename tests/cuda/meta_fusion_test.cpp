@@ -1,6 +1,6 @@
-// Plans of meta devices on virtual CUDA devices of one GPU. These plans run all_reduce, residual sum and norm in one
-// kernel (meta/plan/joined_norm.h). The tests compare values with the results of single nodes. They also check that
-// unsupported nodes are not fused.
+// Tests of plans of meta devices on virtual CUDA devices of one GPU. These plans run an all_reduce, a residual sum and
+// a norm in one kernel (meta/plan/joined_norm.h). The tests compare values with the results of single nodes. They also
+// check that unsupported nodes are not fused.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -24,10 +24,11 @@ using collectives::Call;
 using collectives::Communicator;
 using collectives::FusedNorm;
 
-/// Number of calls that all ranks queued.
+/// Counts of the unfused and fused calls of all ranks.
 struct Queued {
   int calls = 0, fused = 0;
-  std::vector<std::pair<uint32_t, uint32_t>> forms;  ///< record forms that each fused call reads and writes
+  std::vector<std::pair<uint32_t, uint32_t>> forms;  ///< forms of the column records (column_record.h) that each fused
+                                                     ///< call reads and writes
 };
 
 /// The fused calls that the communicator offers.
@@ -131,7 +132,7 @@ void expect_close(const std::vector<std::vector<float>>& found, const std::vecto
 
 class CudaMetaFusion : public testing::TestWithParam<std::tuple<int, int64_t>> {};
 
-TEST_P(CudaMetaFusion, MatchesSingleNodesOnAllRanks) {
+TEST_P(CudaMetaFusion, FusedResultsMatchUnfusedResultsOnAllRanks) {
   const auto [ranks, tokens] = GetParam();
   const std::string text = test::norm_graph(tokens, kAll);
   Planned fusing(ranks, text), plain(ranks, text, Fuse::kNothing);
@@ -164,9 +165,9 @@ meta::Layout split(int axis, std::vector<int64_t> shares) {
   return meta::Layout::split(axis, meta::Partition::from_shares(shares));
 }
 
-// A record passes from attention in one plan to the product of a fused call. Another record passes from the norm of the
-// call to the next plan. Every run writes new bytes into the memory of the record.
-TEST(FusedMetaCollectives, PassesColumnsAsRecords) {
+// A record (8-bit copy of a column) passes from attention in one plan to the product of a fused call. Another record
+// passes from the norm of the call to the next plan. Every run writes new bytes into the memory of the records.
+TEST(FusedMetaCollectives, PassQuantizedColumnRecordsToProducts) {
   const std::string text = R"(
 input %x f32 [128, 1]
 input %q f32 [32, 1, 4]
@@ -208,8 +209,8 @@ output %out
   EXPECT_THAT(both_ranks(norms.queued), testing::Each(Pair(0, 1)));
 }
 
-// An unfused call writes no record. Therefore, the next product must not read a record, which would contain another
-// column.
+// An unfused call writes no record. Therefore, the next product must not read a record. The record would contain an
+// older column.
 TEST(FusedMetaCollectives, UnfusedCallsWriteNoRecords) {
   const std::string text = R"(
 input %x f32 [128, 1]
@@ -231,7 +232,7 @@ output %out
     EXPECT_NEAR(found[i], expected[i], 0.01F * largest) << i;  // the kernel rounds elements of columns to 8 bits
 }
 
-TEST(FusedMetaCollectives, FusesOnlyWithPeerMemory) {
+TEST(FusedMetaCollectives, CallsAreFusedOnlyWithPeerMemory) {
   const std::string text = test::norm_graph(2, kAll);
   Planned peers(2, text, Fuse::kAll, "p2p");
   EXPECT_EQ(peers.joined(), 2);
@@ -247,7 +248,7 @@ TEST(FusedMetaCollectives, FusesOnlyWithPeerMemory) {
 }
 
 TEST(FusedMetaCollectives, LongOrManyRowsAreNotFused) {
-  for (int64_t tokens : {8, 9}) {  // if ranks share a GPU, a kernel has 8 blocks, and each block handles one row
+  for (int64_t tokens : {8, 9}) {  // if ranks share a GPU, a kernel has 8 blocks, and each block computes one row
     EXPECT_EQ(Planned(2, test::norm_graph(tokens)).joined(), tokens == 8 ? 2 : 0) << tokens;
   }
   for (int ranks : {1, 2, 3}) {

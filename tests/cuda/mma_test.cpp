@@ -1,6 +1,6 @@
-// Tests of devices/cuda/kernels/mma.h and wgmma.h. They compare products of a warp and of a warpgroup with products
-// that the host computes. Kernels fill fragments element by element in the layout of mma.h, or by matrix loads from
-// shared memory. Operands of warpgroups have the layouts of the PTX manual.
+// Tests of devices/cuda/kernels/mma.h and wgmma.h. The tests compare products of a warp and of a warpgroup with
+// products that the host computes. Kernels fill fragments element by element in the layout of mma.h, or by matrix loads
+// from shared memory. Operands of warpgroups have the layouts of the PTX manual.
 #include "devices/cuda/kernels/mma.h"
 
 #include <gtest/gtest.h>
@@ -134,8 +134,8 @@ TEST(Mma, LoadsMatricesFromColumns) {
 
 constexpr size_t kShared = 64 * 1024;
 
-/// Offsets of both operands from an address that is a multiple of 1024. The descriptors of both operands contain no
-/// address.
+/// Offsets of operands `a` and `b` from an address that is a multiple of 1024. The descriptors of `a` and `b` contain
+/// no address.
 struct Layout {
   uint32_t a_begin, b_begin;
   uint64_t a, b;

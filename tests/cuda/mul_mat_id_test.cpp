@@ -1,7 +1,7 @@
 // Tests of mul_mat_id beyond the conformance cases. If there are many pairs of a token and an expert, the products run
 // as tiles on tensor cores. Other tests cover gated experts, and the kernel for experts of one token and for short rows
-// (devices/cuda/ops/mul_mat_stream_experts.h). In some cases, the kernel reads several rows per step. Other cases have
-// experts of other devices, or weighted sums of results.
+// (devices/cuda/ops/mul_mat_stream_experts.h). In some cases, the kernel reads several rows per step. In other cases,
+// some experts belong to other devices, or the kernel computes a weighted sum of the results.
 #include "devices/cuda/ops/select.h"
 #include "tests/cuda/products.h"
 
@@ -27,8 +27,8 @@ TEST(MulMatIdTiles, HandlesPartialTilesAndExpertsOfOtherDevices) {
   check_experts(DType::kQ4_K, {256, 70, kOne.experts, 2, 2, 90}, {bound(DType::kQ4_K)}, kOne.params);
 }
 
-/// Computes act(gate) * up in one launch, for many or few pairs. Checks all elements, including results of experts of
-/// other devices.
+/// Computes act(gate) * up in one launch, for many or few pairs of a token and an expert. Checks all elements,
+/// including results of experts of other devices.
 void check_gated(DType dtype, const Experts& one, GluKind kind, const cuda::GpuTraits& gpu,
                  const SelectParams& params = {}) {
   const auto build = [&](Graph& g, TensorContext& w) {
@@ -44,7 +44,7 @@ void check_gated(DType dtype, const Experts& one, GluKind kind, const cuda::GpuT
   });
 }
 
-TEST(GatedExperts, MatchReferenceForAnyNumberOfPairs) {
+TEST(GatedExperts, MatchReferenceForAnyNumberOfTokens) {
   for (const int64_t tokens : {1, 2, 35, 150}) {
     for (const cuda::GpuTraits& gpu : {hopper(1), ampere(1)}) {
       for (const DType dtype : {DType::kQ4_K, DType::kQ8_0, DType::kMXFP4, DType::kF16, DType::kBF16, DType::kF32}) {
@@ -77,8 +77,8 @@ class ExpertStream : public ::testing::TestWithParam<DType> {
   }
 };
 
-/// The matrices have whole or partial groups of rows. In some matrices the last block repeats rows of the previous
-/// block. Other matrices have fewer rows than a group.
+/// The matrices have whole or partial groups of rows. In some matrices, the last thread block also computes rows of the
+/// previous thread block. Other matrices have fewer rows than a group.
 TEST_P(ExpertStream, MultipliesShortRowsOfOneMatrix) {
   for (const int64_t k : {256, 512, 768, 1024, 1280, 1536, 1792, 2048}) {
     for (const int64_t m : {7, 61}) {
@@ -87,8 +87,8 @@ TEST_P(ExpertStream, MultipliesShortRowsOfOneMatrix) {
   }
 }
 
-/// Shapes of 30B-A3B, Qwen3.5, Mixtral and DeepSeek, but with fewer rows. All slots share one column, or each slot has
-/// its own column.
+/// Shapes of 30B-A3B, Qwen3.5, Mixtral and DeepSeek, but with fewer rows. All selected experts of the token read one
+/// column, or each selected expert reads its own column.
 TEST_P(ExpertStream, MultipliesExpertsOfOneToken) {
   for (const Experts& one : {Experts{2048, 13, 12, 8, 1},
                              {768, 37, 12, 8, 8},
@@ -100,7 +100,7 @@ TEST_P(ExpertStream, MultipliesExpertsOfOneToken) {
   }
 }
 
-/// A case has few ranges, or one range more than the kernel can check.
+/// A case has few ranges of expert ids, or one range more than the kernel can check.
 TEST_P(ExpertStream, ExpertsOfOtherDevicesGiveZeros) {
   Elsewhere many{{}, cuda::Selection::kMost + 1};
   for (int64_t i = 0; i < many.experts; ++i) many.params.ranges.push_back({2 * i, 1});

@@ -1,6 +1,6 @@
-// Tests of tile products that are fused with gates, biases and residuals. They compare results with float64. Some
-// products are split along k. The products use warp or warpgroup instructions. Other tests check that columns are
-// converted only once for several products.
+// Tests of tile products that are fused with gates, biases and residuals. The tests compare results with float64
+// results. Some products are split along k. The products use warp or warpgroup instructions. Other tests check that
+// columns are converted only once for several products.
 #include <algorithm>
 #include <optional>
 
@@ -106,7 +106,7 @@ TEST(MulMatJoined, SplitKTakesOneProductLaunchAndOneSumLaunch) {
   check_many({{DType::kQ8_0, 128}, {DType::kQ8_0, 70}, {DType::kQ8_0, 300}}, 20, hopper(12), 3);
 }
 
-/// Four products with the same `b`. The kernel fuses each product except the second with an addition.
+/// Four products with the same `b`. The kernel fuses the first, third and fourth product with an addition.
 struct Projections {
   explicit Projections(const cuda::GpuTraits& on) : gpu(on) {
     Tensor* b = graph.input("b", DType::kF32, {1088, 75, 1, 1});

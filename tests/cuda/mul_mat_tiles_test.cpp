@@ -1,7 +1,7 @@
-// Tests of tile products (mul_mat with many columns). They compare results with float64. The cases cover all dtypes,
-// partial tiles, split k, batches that share a matrix, rows at any address, and activations of any magnitude. The
-// products use warp or warpgroup instructions. If the arithmetic of a kernel is precise enough, its error bound is far
-// tighter than in the conformance suite.
+// Tests of tile products (mul_mat with many columns). The tests compare results with float64 results. The cases cover
+// all dtypes, partial tiles, split k, batches that share a matrix, rows at any address, and activations of any
+// magnitude. The products use warp or warpgroup instructions. If the arithmetic of a kernel is precise enough, the
+// tests use a far tighter error bound than the conformance suite.
 #include "devices/cuda/ops/mul_mat_tiles.h"
 #include "tests/cuda/products.h"
 
@@ -48,7 +48,7 @@ class Tiles : public ::testing::TestWithParam<DType> {
       return mul_mat(g, a, slice(g, g.input("b", DType::kF32, {k(), n + 3, batches, 1}), {1, 1, n}));
     };
   }
-  /// Checks that the product is split along k: the workspace has room for several partial results.
+  /// Checks that the workspace has room for several partial results, because the product is split along k.
   void expect_parts(const Shape& b, const cuda::GpuTraits& gpu) const {
     Graph graph;
     TensorContext weights;
@@ -64,7 +64,7 @@ TEST_P(MulMatTiles, HandlesPartialTiles) {
   for (const int64_t n : {9, 17, 64, 130}) check(columns(n == 130 ? 65 : 131, n), bound_of(), ampere());
   // On one multiprocessor, the kernel does not split k. For 125 columns, the kernel does not use narrow tiles.
   check(columns(129, 125), bound_of(), ampere(1));
-  // With 99 KB of shared memory per block (compute capability 8.9), tiles are narrower.
+  // With 99 KB of shared memory per block (compute capability 8.9), the kernel uses narrower tiles than on ampere(1).
   check(columns(40, 126), bound_of(), {0, 89, 1, 99 * 1024});
   check(product(dtype(), {0, 5, 1, 1}, {0, 9, 2, 1}), 0);
 }

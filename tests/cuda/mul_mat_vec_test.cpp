@@ -1,6 +1,6 @@
-// CUDA kernels for products of few columns and for products of experts. PluginConformance does not contain these cases.
-// The cases cover all dtypes and numbers of columns, rows of odd lengths at odd addresses, shared batches, sorted
-// pairs, and fused kernels.
+// Tests of the CUDA kernels for products of few columns and for products of experts. PluginConformance does not contain
+// these cases. The cases cover all dtypes and numbers of columns, rows of odd lengths at odd addresses, batches that
+// share matrices, sorted pairs of a token and an expert, and fused kernels.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -32,15 +32,15 @@ TEST_P(MulMatVec, HandlesAnyNumberOfColumns) {
   for (int64_t n = 1; n <= 9; ++n) check_product({whole(520), 21, 1, 1}, {whole(520), n, 1, 1});
 }
 
-/// Some rows end inside a unit of the kernel. Other rows take several steps, and long rows fill the ring buffer several
-/// times.
+/// Some rows end inside a unit. A unit is a range of elements that one lane multiplies at a time. Other rows take
+/// several steps, and long rows fill the ring buffer several times.
 TEST_P(MulMatVec, HandlesRowsOfAnyLength) {
   for (const int64_t k : {1, 31, 32, 64, 70, 96, 776, 2048, 2056, 4128, 12400}) {
     for (const int64_t n : {1, 3}) check_product({whole(k), 5, 1, 1}, {whole(k), n, 1, 1});
   }
 }
 
-/// For some types the column and the ring buffer do not both fit into 99 KiB.
+/// For some types, the column and the ring buffer together are larger than 99 KiB.
 TEST_P(MulMatVec, HandlesLongRowsWithLittleSharedMemory) {
   const Environment gpu("SHOAL_EMULATED_SM", "86");
   check_product({whole(28672), 5, 1, 1}, {whole(28672), 1, 1, 1});
@@ -61,7 +61,7 @@ TEST_P(MulMatVec, HandlesBatchesThatShareMatrices) {
   check_product({whole(300), 7, 1, 2}, {whole(300), 3, 3, 4});
 }
 
-TEST_P(MulMatVec, HandlesF16AndBF16ColumnsAndGaps) {
+TEST_P(MulMatVec, HandlesF16AndBF16ColumnsAndColumnsWithGaps) {
   for (const DType b_type : {DType::kF16, DType::kBF16}) {
     for (const int64_t n : {1, 4}) {
       const Tolerance tolerance{std::max(rough(dtype()).nmse, 1e-6)};
@@ -132,7 +132,7 @@ TEST_P(MulMatVec, NaNAndInfinityReachOnlyTheirColumn) {
   }
 }
 
-TEST_P(MulMatVec, HandlesAnyNumberOfExpertPairs) {
+TEST_P(MulMatVec, HandlesExpertsForAnyNumberOfTokens) {
   const int64_t k = whole(330);
   for (const Experts& one : {Experts{k, 21, 5, 2, 1, 1},
                              {k, 9, 3, 3, 3, 4},
@@ -219,7 +219,7 @@ void run_many(CudaRun& run, const std::vector<Tensor*>& products) {
   run.wait();
 }
 
-TEST(CudaMulMatMany, PreparesColumnsOncePerForm) {
+TEST(CudaMulMatMany, OnlyProductsWithEqualColumnFormsRunTogether) {
   Graph graph;
   TensorContext weights;
   Tensor* b = graph.input("b", DType::kF32, {512, 2, 1, 1});

@@ -1,7 +1,7 @@
-// NCCL on a mesh of one rank, which every version of NCCL supports on every GPU. The communicator must find the library
-// and make calls that the library accepts. The communicator must be recordable, and it must end after a failure.
-// test_cuda uses the stand-in. test_cuda_gpu uses the library that SHOAL_NCCL_LIBRARY names, or the NCCL library of the
-// system.
+// Tests of NCCL on a mesh of one rank. Every version of NCCL supports such a mesh on every GPU. The communicator must
+// find the library and make calls that the library accepts. The communicator must be recordable, and it must end after
+// a failure. test_cuda uses the stand-in. test_cuda_gpu uses the library that SHOAL_NCCL_LIBRARY names, or the NCCL
+// library of the system.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -96,7 +96,7 @@ TEST_F(NcclOneRank, IsRecordedAndReplayed) {
     ASSERT_NO_THROW(backend().synchronize());
     test.verify();
   }
-  recording.reset();  // before NCCL destroys the rank, it waits until the recording is destroyed
+  recording.reset();  // NCCL waits for the destruction of the recording before it destroys the rank
 }
 
 TEST_F(NcclOneRank, DoesNotConnectDuringRecordings) {

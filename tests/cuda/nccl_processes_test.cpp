@@ -1,4 +1,4 @@
-// The NCCL communicator over several processes on several hosts. Threads act as the processes of a group;
+// Tests of the NCCL communicator in several processes on several hosts. Threads act as the processes of a group;
 // programs/cuda_ranks.cpp tests real processes. The tests check which communicator is chosen. They also check that all
 // processes get the same message after a failure.
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Tests of the NCCL communicator with a stand-in for NCCL (tests/cuda/nccl_standin). They check results, calls and
-// messages. All ranks must get a message if a call fails, if a rank is missing, or if the library is unusable.
+// Tests of the NCCL communicator with a stand-in for NCCL (tests/cuda/nccl_standin). The tests check results, calls and
+// messages. All ranks must get an error message if a call fails, if a rank is missing, or if the library is unusable.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -41,7 +41,7 @@ using Strings = std::vector<std::string>;
 using Errors = std::vector<std::optional<std::string>>;
 
 constexpr milliseconds kShort{300};
-/// A time-out that is longer than any test runs.
+/// A time-out that never expires, because every test ends earlier.
 constexpr milliseconds kLong{300'000};
 
 std::string standin(const std::string& variant = "") {
@@ -74,7 +74,7 @@ class Nccl : public testing::Test {
   Environment environment_{"SHOAL_NCCL_LIBRARY", standin()};
 };
 
-/// Returns a prepared call that only some ranks may queue.
+/// Returns a collective with buffers. The caller chooses the ranks that queue the collective.
 Case partly(const CudaMesh& mesh, Case test, const char* what = "blk.0.ffn") {
   test.what = what;
   test.prepare(mesh);
@@ -92,7 +92,7 @@ struct Connected {
   Case first = partly(mesh, all_reduce_case(2, DType::kF32, 100));
 };
 
-TEST_F(Nccl, MakesTheExpectedCalls) {
+TEST_F(Nccl, CollectivesMakeTheExpectedNcclCalls) {
   CudaMesh mesh(3);
   const auto communicator = mesh.communicator("nccl", kLong);
   const auto calls = [&](Case test, int rank = 0) {
@@ -151,7 +151,7 @@ TEST_F(Nccl, NamesTheMissingRankOnEveryRank) {
   EXPECT_THAT(again, Each(Optional(HasSubstr("rank 2 (CUDA2) of 4")))) << "the communicator stays failed";
 }
 
-TEST_F(Nccl, UnconnectedOrStalledRankEndsEveryRank) {
+TEST_F(Nccl, EveryRankFailsIfARankStallsOrCannotConnect) {
   for (const char* what : {"connect to the other ranks", "finish within"}) {
     CudaMesh mesh(3);
     const auto communicator = mesh.communicator("nccl", kShort);
@@ -193,7 +193,7 @@ TEST_F(Nccl, FailedCallReachesOtherRanksAtOnce) {
       }
       EXPECT_EQ(own, 1) << "exactly one rank must report the cause";
     }
-    // The threads of the ranks must still work and have no open group.
+    // The thread of each rank must still run calls and must not have an open NCCL group.
     const auto next = mesh.communicator("nccl", kLong);
     run(mesh, *next, all_reduce_case(3, DType::kF32, 10));
     run(mesh, *next, all_gather_case(DType::kF32, {5, 6, 7}));
@@ -231,7 +231,7 @@ TEST_F(Nccl, FailureOfEarlierWorkReachesOtherRanksAtOnce) {
 
   const p2p::DeviceBytes memory(1, 16);
   const std::vector<std::byte> bytes(16);
-  // The stream of rank 1 already contains a collective that rank 2 does not queue.
+  // Before the failure, ranks 0 and 1 queue a collective that rank 2 does not queue.
   pending.queue(*communicator, {0, 1});
   mesh.backend(1).write_bytes_async(memory.data(), bytes.data(),
                                     (shoal::cuda::emulator::fail_call("cudaMemcpyAsync", 1, cudaErrorUnknown), 16));
@@ -266,7 +266,7 @@ TEST_F(Nccl, LaunchesLaterWorkWhileACollectiveIsUnfinished) {
   first.verify();
 }
 
-TEST_F(Nccl, EventWaitsAlsoTimeOut) {
+TEST_F(Nccl, AWaitForAnEventTimesOut) {
   const test::TimeOuts time_outs;
   CudaMesh mesh(2);
   auto communicator = mesh.communicator("nccl", kShort);
@@ -329,7 +329,7 @@ TEST_F(Nccl, RefusesRanksThatShareAGpu) {
               ThrowsMessage<DeviceError>(HasSubstr("several ranks share a GPU; use auto, p2p or staged")));
 }
 
-/// The decoder on two GPUs.
+/// A decoder that runs on two of three GPUs with NCCL. The third GPU computes the expected result.
 class NcclPlan : public Nccl {
  protected:
   /// Runs the plan and returns the number of collectives that rank 0 queued.

@@ -62,8 +62,8 @@ inline cuda::GpuTraits current_gpu() {
 /// memory.
 class CudaRun {
  public:
-  /// `leaves` has values for all leaves. The constructor replaces the values of quantised leaves with the rounded
-  /// values that these leaves store.
+  /// `leaves` contains the values of all leaves. For a quantised leaf, the constructor replaces these values with the
+  /// rounded values that the leaf stores.
   CudaRun(Graph& graph, TensorValues& leaves, const cuda::GpuTraits& gpu = current_gpu())
       : graph_(graph), leaves_(leaves) {
     context.gpu = gpu;
@@ -157,7 +157,7 @@ class CudaRun {
   Graph& graph_;
   TensorValues& leaves_;
   std::vector<CudaMemory> memory_;
-  std::vector<const std::byte*> guards_;  ///< one guard behind each workspace
+  std::vector<const std::byte*> guards_;  ///< start of the guard bytes after each workspace
   std::vector<Tensor*> placed_;
 };
 
@@ -180,7 +180,7 @@ inline void check_launch(const Build& build, const Tolerance& tolerance, const c
   }
 }
 
-/// Runs and compares a conformance case.
+/// Runs a conformance case and compares the result with the float64 reference.
 inline void check_case(const OpCase& one, uint64_t seed) {
   SCOPED_TRACE(one.name);
   check_launch(

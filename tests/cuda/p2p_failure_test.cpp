@@ -1,5 +1,5 @@
 // Failures of p2p collectives: a rank is missing or late, ranks queue different collectives, a collective is aborted,
-// or peer access does not work. Other tests check that a rank never mistakes old flags for new flags.
+// or peer access does not work. The tests of P2pFlags check that a rank never mistakes old flags for new flags.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ using testing::Optional;
 const Options kImpatient{.timeout = milliseconds(300)};
 const Options kPatient{.timeout = std::chrono::seconds(600)};
 
-/// A collective in which the tests cause failures.
+/// A collective that fails in the tests.
 struct Form {
   const char* name;
   CollectiveCase (*make)(int ranks);  ///< nullptr stands for a product fused with the following all_reduce and norm
@@ -89,7 +89,8 @@ TEST(P2pFailure, NamesAllMissingRanks) {
   EXPECT_EQ(open_timeouts(), 0) << "no time-out may remain open";
 }
 
-// Packets that a rank sends to itself contain only flags of the first steps.
+// In later steps, a rank sends no packets to itself, so the flags of these packets are old. The error must name only
+// rank 1.
 TEST(P2pFailure, NamesTheMissingRankInLaterSteps) {
   Rig rig(3, 1, {}, {.timeout = std::chrono::seconds(2)});
   Work work(rig, kForms[0]);
@@ -153,7 +154,7 @@ TEST(P2pFailure, DetectsDifferentCollectives) {
                                    std::pair(kForms[0], kForms[5]), std::pair(kForms[5], kForms[0])}) {
     Rig rig(3, 1, {}, kPatient);
     Work work(rig, one), different(rig, other);
-    work.launch({0, 1, 2});  // in the first call, all ranks agree
+    work.launch({0, 1, 2});  // first, all ranks queue the same collective
     work.launch({0, 1});
     different.launch({2});
     const auto named = [](const Form& form) { return ContainsRegex(std::string(form.name) + " (x|with)"); };
@@ -171,7 +172,7 @@ TEST(P2pFailure, RefusesInvalidMeshes) {
 }
 
 // CUDA may load a kernel at its first launch, and this load may wait for running kernels. If the running kernels wait
-// for the rank of the new kernel, both wait forever.
+// for the rank of the new kernel, the load and the running kernels wait forever.
 TEST(P2pFailure, RefusesLazyLoadingIfRanksShareAGpu) {
   const test::Environment lazy("CUDA_MODULE_LOADING", "LAZY");
   EXPECT_THAT([] { Rig(2); }, testing::ThrowsMessage<InvalidArgument>(HasSubstr("set CUDA_MODULE_LOADING=EAGER")));
@@ -227,7 +228,7 @@ class P2pFlags : public testing::Test {
     std::memcpy(bytes.data(), &word, sizeof word);
     for (const DeviceBytes& memory : memory_) memory.set(bytes, offset);
   }
-  /// Sets the state as if `steps` steps had completed.
+  /// Sets the states of both ranks as if `steps` steps had completed.
   void set_steps(uint32_t steps) { set_word(offsetof(RankState, blocks) + offsetof(BlockState, packets), steps); }
   /// Launches an all_reduce of one element on one rank.
   void launch(int rank, uint32_t signature = 0xabcd, std::chrono::nanoseconds timeout = std::chrono::minutes(1)) {
@@ -287,7 +288,7 @@ class P2pFlags : public testing::Test {
 TEST_F(P2pFlags, FlagsAreRefreshedBeforeStepNumbersRepeat) {
   constexpr uint32_t kSignature = 0xabcdu << 16;
   set_steps(kRefreshSteps - 1);
-  EXPECT_EQ(sum(1, 2), 3);  // sends two packets of parity 1, which hold 16 bytes of elements
+  EXPECT_EQ(sum(1, 2), 3);  // sends two packets of parity 1, each with 8 bytes of elements
   EXPECT_THAT(flags(1), testing::Contains(kSignature | (kRefreshSteps - 1)).Times(4));
   EXPECT_EQ(sum(3, 4), 7);
   EXPECT_THAT(flags(0), Each(kSignature | kRefreshSteps));
@@ -334,7 +335,8 @@ TEST_F(P2pFlags, FailedRankSendsNoFlags) {
 }
 
 // Rank 1 sends only the first elements of the row. Therefore, only some threads of a warp receive all their packets.
-// The whole warp must stop before it writes the record, because its threads wait for each other when they write.
+// The whole warp must stop before it writes the record (the 8-bit copy of the norm), because the threads of a warp wait
+// for each other when they write.
 TEST_F(P2pFlags, TimeOutStopsAllThreadsOfAWarp) {
   const auto rows = products_of(rig_, DType::kF16, 64, 64), parts = products_of(rig_, DType::kF16, 64, 4);
   rows[0]->want_records({true, false});
@@ -351,8 +353,8 @@ TEST_F(P2pFlags, TimeOutStopsAllThreadsOfAWarp) {
   }
 }
 
-// The count of a rank's finished blocks decides which block receives the row. The count does not prove that the packets
-// of the other blocks have arrived. In this test, the first of eight blocks receives the row.
+// Each rank counts its finished blocks. The count decides which block receives the row, but does not prove that the
+// packets of the other blocks have arrived. In this test, the first of eight blocks receives the row.
 TEST_F(P2pFlags, RankWaitsForPacketsOfItsOwnBlocks) {
   const auto products = products_of(rig_, DType::kF16, 64, 128);
   const auto results = [&](uint32_t finished) {

@@ -1,5 +1,5 @@
 // Helpers for tests of products that are fused with the following all_reduce and norm. Each rank has its own matrix and
-// column. The same work can also run in two kernels: one for the product, and one for all_reduce and norm.
+// column. For comparison, a rank can use two kernels: one for the product, and one for all_reduce and norm.
 #pragma once
 
 #include <cmath>
@@ -54,7 +54,7 @@ class RankProduct {
 
   Tensor& product() { return *product_; }
   const cuda::LaunchContext& context() const { return context_; }
-  /// Makes later calls also store the norm as records of these forms.
+  /// Makes later calls also store the norm as 8-bit records in the given forms (column_record.h).
   void want_records(const cuda::ColumnForms& forms) { wanted_ = forms; }
   NormReduction reduction() const {
     return {.in = reinterpret_cast<const float*>(product_->data),
@@ -147,8 +147,8 @@ inline std::vector<std::unique_ptr<RankProduct>> products_of(const Rig& rig, DTy
   return products;
 }
 
-/// Runs all ranks and returns their results. Rank r uses the fused kernel if bit r of `joined` is set. Otherwise, it
-/// uses two kernels.
+/// Runs all ranks and returns their results. Rank r uses the fused kernel if bit r of `joined` is set. Otherwise, rank
+/// r uses two kernels.
 inline std::vector<std::vector<float>> run(Rig& rig, std::vector<std::unique_ptr<RankProduct>>& products,
                                            uint32_t joined) {
   for (const auto& product : products) product->clear();

@@ -1,6 +1,6 @@
 // Launches of products that are fused with the following all_reduce and norm (p2p_product_test.cpp). The emulator
-// records the launches. The tests check which products are fused, and when the next kernel starts while a product waits
-// for other ranks.
+// records the launches. Some tests check which products are fused. Other tests make a product wait for other ranks, and
+// check when the next kernel of the stream starts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,8 +59,8 @@ __global__ void take_room() {
   cuda::wait_for_previous();
 }
 
-/// Products whose result row is divided into four parts. After each product, a kernel takes all free room on a GPU with
-/// 16 multiprocessors.
+/// Products whose result row is divided into four parts. After each product, a kernel of 64 blocks fills all free
+/// multiprocessors of a GPU with 16 multiprocessors.
 class Filled {
  public:
   explicit Filled(int gpus) : rig_(2, gpus, {.max_blocks = 4}), products_(products_of(rig_, DType::kQ8_0, 64, 8192)) {}
@@ -94,7 +94,7 @@ TEST_F(FilledGpus, NextKernelStartsWhileARankWaitsOnItsOwnGpu) {
   mesh.finish();
 }
 
-TEST_F(FilledGpus, NextKernelWaitsForTheRowIfRanksShareAGpu) {
+TEST_F(FilledGpus, NextKernelStartsAfterResultRowIfRanksShareGpu) {
   Filled mesh(1);
   mesh.queue(0);
   wait_until([] { return resident_blocks(0) == 2; });

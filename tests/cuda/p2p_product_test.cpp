@@ -1,5 +1,5 @@
-// Products that are fused with the following all_reduce and norm. Results must match separate kernels bit for bit. This
-// also holds for long sequences of calls, and if other ranks use separate kernels. Other tests are in
+// Products that are fused with the following all_reduce and norm. Results must match separate kernels bit for bit.
+// Results must also match in long sequences of calls, and if other ranks use separate kernels. More tests are in
 // p2p_product_launch_test.cpp and p2p_failure_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ class P2pProduct : public testing::TestWithParam<std::tuple<DType, int>> {
 };
 
 // One block or several blocks compute a row. Some threads have fewer groups of four elements than other threads. With k
-// = 256, 512 and 768, several rows share a step.
+// = 256, 512 and 768, one step of the kernel processes several rows of the matrix.
 TEST_P(P2pProduct, MatchesSeparateKernelsBitForBit) {
   for (const auto& [k, row] :
        {std::pair<int64_t, int64_t>{2304, 64}, {4608, 132}, {256, 4100}, {512, 132}, {768, 260}}) {
@@ -63,8 +63,8 @@ TEST(FusedP2pProduct, HandlesManyRanksAndTheLongestRow) {
   }
 }
 
-// The kernel divides each result row into two or four parts, which one or more blocks finish.
-TEST(FusedP2pProduct, AnyNumberOfBlocksMayFinishARow) {
+// The kernel divides each result row into two or four parts. One or more blocks finish these parts.
+TEST(FusedP2pProduct, ResultRowMayBeFinishedByAnyNumberOfBlocks) {
   for (const int blocks : {1, 2, 3, 4}) {
     for (const int64_t row : {2052, 6148, 8192}) {
       SCOPED_TRACE(testing::Message() << blocks << " " << row);
@@ -112,7 +112,7 @@ TEST(FusedP2pProduct, ReportsSupportedTypes) {
 }
 
 // The ranks mix all kinds of calls, so that each of the two sets of packets is used many times.
-TEST(FusedP2pProduct, RunsManyCallsInARow) {
+TEST(FusedP2pProduct, RunsManyConsecutiveCalls) {
   Rig rig(3);
   auto products = products_of(rig, DType::kQ8_0, 64, 260);
   const auto expected = run(rig, products, 0);

@@ -36,8 +36,8 @@ class DeviceBytes {
   }
 
   std::byte* data() const { return data_.get(); }
-  /// Waits until all streams see the bytes, because cudaMemcpy() may return before the bytes have arrived in GPU
-  /// memory.
+  /// Copies the bytes to the GPU and waits for the copy, because cudaMemcpy() may return before the bytes have arrived
+  /// in GPU memory.
   void set(const Bytes& bytes, size_t offset = 0) const {
     if (bytes.empty()) return;
     const shoal::cuda::CurrentGpu current(gpu_);
@@ -72,7 +72,7 @@ class Rig {
  public:
   explicit Rig(int ranks, int gpus = 1, P2pOptions p2p = {}, const Options& options = {}) {
     p2p.max_blocks = std::min(p2p.max_blocks, most_blocks(ranks));
-    // Only the emulator reads this variable. With real GPUs the ranks share the GPUs of the machine.
+    // Only the emulator reads these two variables. With real GPUs, the ranks share the GPUs of the machine.
     setenv("SHOAL_EMULATED_GPUS", std::to_string(gpus).c_str(), 1);
     setenv("SHOAL_EMULATED_PROCESSORS", "132", 0);
     int count = 0;
@@ -106,7 +106,7 @@ class Rig {
     synchronize();
     for (int rank = 0; rank < size(); ++rank) communicator_->check(rank);
   }
-  /// Waits for all ranks and returns their errors; nullopt for ranks without an error.
+  /// Waits for all ranks. Returns the error of each rank, or nullopt for a rank without an error.
   std::vector<std::optional<std::string>> errors() const {
     synchronize();
     std::vector<std::optional<std::string>> messages(places_.size());

@@ -1,5 +1,5 @@
 // Collectives of the p2p communicator on 1 to 8 ranks of one or several GPUs. The tests compare results with values
-// that this file computes. They cover replayed graphs. They also cover algorithms, chunks and alignments that the
+// that this file computes. The tests cover replayed graphs. They also cover algorithms, chunks and alignments that the
 // common suite (tests/collectives) does not cover.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -115,7 +115,7 @@ TEST_P(P2p, CapturedCallsReplayManyTimes) {
       cases[i].expected = fresh[i].expected;
       for (int rank = 0; rank < ranks(); ++rank) cases[i].sources[rank].set(fresh[i].in[rank]);
     }
-    // The graphs are replayed several times without waiting.
+    // Each graph is launched three times without a wait between the launches.
     for (int again = 0; again < 3; ++again) {
       for (const auto& graph : graphs) graph->launch();
     }
@@ -140,7 +140,7 @@ TEST_P(P2p, AllReduceAddsInRankOrder) {
         return x;
       };
       for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-        constexpr int64_t kCount = 10'013;  // several packs per thread
+        constexpr int64_t kCount = 10'013;  // each thread sums several packs of 16 bytes
         std::mt19937 random(11);
         std::normal_distribution<float> normal(0.0f, 100.0f);
         Case test(CollectiveCase{.kind = Collective::kAllReduce, .dtype = dtype, .count = kCount});
@@ -189,7 +189,8 @@ TEST(P2pIntegers, SumsWrapAround) {
   test.verify();
 }
 
-/// Compares two results with double precision: the sum of all_reduce and residual, and the RMSNorm of this sum.
+/// Compares the sum of all_reduce and residual, and the RMSNorm of this sum, with values that are computed in double
+/// precision.
 class P2pNorm : public testing::TestWithParam<std::tuple<int, bool>> {
  protected:
   struct Result {

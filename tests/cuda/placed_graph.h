@@ -16,7 +16,8 @@
 
 namespace shoal::test {
 
-/// A graph in which each tensor and each workspace has its own address. Addresses are 1 MiB apart and have no memory.
+/// A graph in which each tensor and each workspace has its own address. The addresses are 1 MiB apart. No memory is
+/// allocated.
 struct Placed {
   explicit Placed(const std::string& text) {
     parse_graph(text, graph, weights);
@@ -64,8 +65,8 @@ struct Placed {
   std::vector<Tensor*> running;  ///< nodes that are not views
 };
 
-/// Alternative placements, separated by spaces (see Placed::move). `count` is the number of nodes that each placement
-/// fuses.
+/// Alternative placements, separated by spaces (see Placed::move). With each placement, the first launch contains
+/// `count` nodes.
 struct Places {
   size_t count;
   std::string alternatives;

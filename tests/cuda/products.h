@@ -62,8 +62,8 @@ inline double bound(DType a, DType b = DType::kF32) {
   return 1e-11;
 }
 
-/// A NaN or infinity in an element of input "b" [k, n] must reach its column of the result [m, n] and no other column.
-/// `run` computes the result from the leaves.
+/// If column i of input "b" [k, n] contains a NaN or infinity, this value must reach column i of the result [m, n] and
+/// no other column. `run` computes the result from the leaves.
 template <class Run>
 void check_odd_columns(const Graph& graph, TensorValues& leaves, int64_t m, const Run& run) {
   const Tensor* b = graph.find("b");

@@ -1,5 +1,5 @@
-// Rope and cache writes of a decoder in one launch. The tests check the number of fused nodes. Results and caches must
-// match an unfused run bit for bit. In the unfused run, cuts between all nodes prevent fusion.
+// Tests of the kernel that fuses rope and cache writes of a decoder. The tests check the number of fused nodes. Results
+// and caches must match an unfused run bit for bit. In the unfused run, cuts between all nodes prevent fusion.
 #include <numeric>
 
 #include "tests/cuda/cuda_mesh.h"
@@ -97,7 +97,7 @@ TEST(CudaRopeFusion, FusesRopeOfPrompts) {
   check({.tokens = 11, .ids = ids}, kAll, 3);
 }
 
-TEST(CudaRopeFusion, SkipsIdsOutsideTheRangesAndKeepsLastOfEqualIds) {
+TEST(CudaRopeFusion, SkipsIdsOutOfRangeAndKeepsLastRowOfEqualIds) {
   check({.tokens = 5, .ids = {3, 7, 3, -1, 7}}, kAll, 3);
   check({.tokens = 6, .select = "{ranges=[10:4,40:12]}", .ids = {11, 40, 0, 51, 52, 40}}, kAll, 3);
 }
@@ -117,7 +117,7 @@ std::string two_tokens(const std::string& nodes) {
   return text_of({.tokens = 2, .factors = "%f"}, nodes);
 }
 
-TEST(CudaRopeFusion, OverlapDecidesFusion) {
+TEST(CudaRopeFusion, UnsafeOverlapPreventsFusion) {
   test::expect_fused(
       two_tokens(kAll),
       {{4, "qr=q"}, {1, "qr=q+256 qr=k kr=q kr=qr+512 qr=f qr=pos16"}, {3, "qr=v vc=kc+64"}, {2, "qr=ids16"}});

@@ -1,5 +1,5 @@
-// One kernel chooses the experts of a token. The tests compare its ids and weights with the results of single nodes on
-// the same device and on the CPU. They also check how many launches fusion saves.
+// One kernel chooses the experts of a token. The tests compare the ids and weights of the chosen experts with an
+// unfused run on the same device and with a run on the CPU. The tests also check how many launches fusion saves.
 #include "devices/cuda/ops/fused.h"
 
 #include <cmath>
@@ -77,7 +77,7 @@ void expect_same(const test::Outcome& found, const test::Outcome& expected, cons
 
 class CudaRouter : public testing::TestWithParam<Route> {};
 
-TEST_P(CudaRouter, MatchesSingleNodes) {
+TEST_P(CudaRouter, FusedResultsMatchUnfusedResults) {
   const Route& one = GetParam();
   const std::string text = one.text();
   test::TextOptions options;
@@ -110,7 +110,8 @@ std::vector<Route> routes() {
       {"special", 50, 30, 5, "", "", false, false, 1, "", true},
       {"special_soft_max", 130, 32, 3, "", "soft_max", false, false, 2, "", true},
       {"special_sigmoid", 40, 12, 1, "sigmoid", "sum", false, false, 4, "", true},
-      // Nodes outside of the chain read a value that the fused kernel does not write.
+      // In each of the next six graphs, an output or a node outside of the chain needs a value that the fused kernel
+      // does not write.
       {"probabilities_read", 128, 8, 1, "soft_max", "sum", false, false, 3, "%e = unary(%p) {kind=silu}\noutput %e\n"},
       {"probabilities_are_output", 128, 8, 1, "soft_max", "sum", false, false, 3, "output %p\n"},
       {"best_read", 128, 8, 1, "soft_max", "sum", false, false, 2, "%e = unary(%best) {kind=silu}\noutput %e\n"},
@@ -126,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Routes, CudaRouter, testing::ValuesIn(routes()),
 
 /// A warp reads all operands of its token before it writes, so the results of a single token may overwrite their
 /// operands. The fused kernel never writes %p.
-TEST(CudaRouterMemory, MemoryOverlapDecidesFusionOfChain) {
+TEST(CudaRouterMemory, UnsafeMemoryOverlapPreventsFusionOfChain) {
   const auto expect = [](int tokens, const std::vector<test::Places>& table) {
     const Route route{"", 8, 2, tokens, "sigmoid", "clamped", true, true};
     test::expect_counts(route.text(), table, [](test::Placed& placed) {

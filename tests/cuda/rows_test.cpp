@@ -1,6 +1,6 @@
-// Tests of kernels along rows, beyond the cases of tests/ops/op_cases.h. The cases are rows longer than a block holds,
-// many equal values, NaN and infinities, results that overwrite their source, and rms_norm fused with its neighbours.
-// Indices must equal the indices that the CPU device computes. Other results are compared with float64.
+// Tests of kernels along rows, in addition to the cases of tests/ops/op_cases.h. The tests cover rows that one block
+// cannot hold, many equal values, NaN and infinities, results that overwrite their source, and rms_norm fused with its
+// neighbours. Indices must equal the indices that the CPU device computes. Other results are compared with float64.
 #include <cmath>
 #include <limits>
 #include <random>
@@ -41,8 +41,8 @@ struct Case {
   }
 };
 
-/// Checks that GPU and CPU give equal results. The emulated GPU has 8 multiprocessors. If there are 17 long rows, each
-/// row takes one block. If there are fewer rows, each row takes several blocks.
+/// Checks that GPU and CPU give equal results. The emulated GPU has 8 multiprocessors. If a tensor has 17 long rows,
+/// one block processes each row. If a tensor has fewer long rows, several blocks process each row.
 void expect_same_as_cpu(Case& one) {
   const auto cpu = Registry::instance().init("CPU0:threads=1");
   const Values expected = run_graph(*cpu, one.graph, one.leaves).at(one.node);
@@ -88,7 +88,7 @@ const Pattern kPatterns[] = {
     {"minus infinity and nan",
      [](int64_t i, int64_t, std::mt19937&) { return double{i % 3 == 1 ? -kInfinity : kNan}; }},
     {"wild", [](int64_t, int64_t, std::mt19937& r) { return wild_value(r); }},
-    // The largest values are adjacent, so they belong to one thread of one block.
+    // The 64 largest values are adjacent, so only a few threads of one block hold these values.
     {"heap", [](int64_t i, int64_t n, std::mt19937&) { return static_cast<double>(i / 64 == n / 128 ? i % 64 : -1); }},
 };
 
@@ -119,13 +119,13 @@ INSTANTIATE_TEST_SUITE_P(All, LongRows, ::testing::ValuesIn(kPatterns), [](const
   return name;
 });
 
-TEST_P(LongRows, TopKMatchesTheCpu) {
+TEST_P(LongRows, TopKMatchesTopKOfCpu) {
   for (const int64_t k : {1, 2, 40, 255, 256}) {
     check({40000, 2, 1, 1}, [k](Graph& g, Tensor* x) { return top_k(g, x, k); });
   }
 }
 
-TEST_P(LongRows, TopKMatchesTheCpuNearBlockSizes) {
+TEST_P(LongRows, TopKNearBlockSizesMatchesTopKOfCpu) {
   for (const int64_t length : {31, 33, 256, 257, 300, 4095, 4096, 4097, 4099, 4360, 8192}) {
     for (const int64_t k : {1, 20, 256}) {
       check({length, 1, 1, 1}, [k](Graph& g, Tensor* x) { return top_k(g, x, std::min(k, x->shape[0])); });
@@ -133,7 +133,7 @@ TEST_P(LongRows, TopKMatchesTheCpuNearBlockSizes) {
   }
 }
 
-TEST_P(LongRows, ArgmaxMatchesTheCpu) {
+TEST_P(LongRows, ArgmaxMatchesArgmaxOfCpu) {
   for (const Shape& shape : {Shape{40000, 1, 2, 1}, Shape{16384, 1, 1, 1}, Shape{16383, 1, 1, 1},
                              Shape{20001, 17, 1, 1}, Shape{513, 5, 1, 1}, Shape{131077, 1, 1, 1}}) {
     check(shape, [](Graph& g, Tensor* x) { return argmax(g, x); });
@@ -150,7 +150,7 @@ TEST_P(LongRows, Handles16BitAndStridedElements) {
   }
 }
 
-TEST(VocabularyRows, TopKOfAVocabularyMatchesTheCpu) {
+TEST(VocabularyRows, TopKOfVocabularyMatchesTopKOfCpu) {
   constexpr Shape kShape{131072, 1, 1, 1};
   for (const int64_t k : {40, 256}) {
     Case one(DType::kF32, kShape, normal_values(kShape[0]), [k](Graph& g, Tensor* x) { return top_k(g, x, k); });
@@ -160,8 +160,8 @@ TEST(VocabularyRows, TopKOfAVocabularyMatchesTheCpu) {
 
 // --- sums along rows ---
 
-/// Shapes with few or many rows. Some rows fit in one warp or one block, are not aligned to 16 bytes, or are too long
-/// for the registers.
+/// Shapes with few or many rows. Some rows fit in one warp or one block. Some rows are not aligned to 16 bytes, and
+/// some rows are too long for the registers of a block.
 constexpr Shape kSumShapes[] = {{512, 7, 1, 1},  {513, 2, 1, 1},   {1000, 20, 1, 1}, {4096, 1, 2, 1},
                                 {4097, 3, 1, 1}, {16384, 1, 1, 1}, {16388, 1, 2, 1}, {20003, 2, 1, 1}};
 
@@ -248,14 +248,14 @@ TEST(SoftMaxOfRows, UnmaskedNaNReachesOnlyItsRow) {
   }
 }
 
-TEST(SoftMaxOfRows, NaNSinksReachOnlyTheirRows) {
+TEST(SoftMaxOfRows, NaNInASinkReachesOnlyItsRows) {
   for (const int64_t length : {1, 5, 300, 9000}) {
     for (const float odd : {kNan, -kNan}) {
       Graph graph;
       Tensor* x = graph.input("x", DType::kF32, {length, 2, 2, 1});
       Tensor* sinks = graph.input("sinks", DType::kF32, {2, 1, 1, 1});
       Tensor* node = graph.output(soft_max(graph, x, nullptr, sinks, {}));
-      Values values(static_cast<size_t>(4 * length), 1);  // each sink has one row of ones and one row of -infinity
+      Values values(static_cast<size_t>(4 * length), 1);  // each sink has a row of ones and a row of -infinity
       std::fill_n(values.begin() + length, length, -kInfinity);
       std::fill_n(values.begin() + 3 * length, length, -kInfinity);
       Values expected(values.size(), 0);
@@ -333,8 +333,8 @@ TEST(CudaStateOps, IgnoreValuesOutsideTheSequence) {
 
 // --- rms_norm with its neighbours ---
 
-/// Checks `y = a + b` and `z = rms_norm(y) * w` in one launch. If `sum` is false, checks `z = rms_norm(a) * w`. `y` and
-/// `z` overwrite the tensors `y_on` and `z_on`, or have separate memory.
+/// Checks `y = a + b` and `z = rms_norm(y) * w` in one launch. If `sum` is false, checks `z = rms_norm(a) * w`. If y_on
+/// is not nullptr, `y` overwrites the tensor with this name. The same applies to `z` and z_on.
 void check_fused_norm(const Shape& shape, bool sum, const char* y_on, const char* z_on) {
   Graph graph;
   Tensor* a = graph.input("a", DType::kF32, shape);

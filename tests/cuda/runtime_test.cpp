@@ -145,7 +145,7 @@ TEST(CudaRuntime, RefusesInvalidLaunches) {
   cudaGetLastError();
 }
 
-TEST(Residency, BlocksWaitForRoom) {
+TEST(Residency, BlocksWaitForFreeMultiprocessors) {
   const Environment modes{{"SHOAL_EMULATED_RESIDENCY", "1"}, {"SHOAL_EMULATED_PROCESSORS", "2"}};
   PinnedWord go, done;
   const CudaStream waiting, other;

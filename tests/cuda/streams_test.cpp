@@ -25,7 +25,7 @@ const bool g_environment_is_set = (set_driver_environment(), true);
 constexpr int kMostStreams = 16;
 constexpr uint64_t kSecond = 1'000'000'000;
 #ifdef SHOAL_CUDA_EMULATED
-constexpr uint64_t kPatience = 100 * kSecond;  // time limit that also suffices on a busy machine
+constexpr uint64_t kPatience = 100 * kSecond;  // time limit in ns; it is long enough for a busy machine
 #else
 constexpr uint64_t kPatience = kSecond / 20;
 #endif
@@ -81,8 +81,7 @@ uint32_t ran_at_once(const Streams& streams, bool as_graphs, uint64_t patience =
   return *std::min_element(found.begin(), found.end());
 }
 
-/// Tests 2 to 16 streams. Creates `made` streams for each tested stream. Only the first of these streams is tested; the
-/// remaining streams stay idle.
+/// Tests 2 to 16 streams. For each tested stream, the function also creates `made` - 1 streams that stay idle.
 void expect_all_at_once(const char* name, bool as_graphs, int made) {
   const CudaStream first;
   ran_at_once({first}, as_graphs);  // loads the kernel
@@ -107,7 +106,7 @@ TEST(SpinningStreams, RunConcurrentlyNextToIdleStreams) {
   expect_all_at_once("launches beside idle streams", false, 3);
 }
 
-/// Checks that the tests detect kernels that do not run concurrently. Here, two kernels are in one stream.
+/// Checks that the tests detect kernels that do not run concurrently. In this test, both kernels are in one stream.
 TEST(SpinningStreams, KernelsOfOneStreamDoNotRunConcurrently) {
   const CudaStream stream;
   for (const bool as_graphs : {false, true}) EXPECT_EQ(ran_at_once({stream, stream}, as_graphs, kSecond / 50), 1u);

@@ -91,7 +91,7 @@ TEST_P(SwitchOff, KeepsOtherFeaturesOnAndTokensUnchanged) {
   const test::Environment off("SHOAL_CUDA_OFF", name == "nothing" ? "" : name);
   const test::LoadedModel model(test::model_file("tiny-kjv-5m-q8_0.gguf"), parts, 4);
   models::Session session = model.session();
-  const bool is_long = parts > 1;  // the batch then has 128 columns, the width of a warpgroup tile
+  const bool is_long = parts > 1;  // the batch of a long prompt has 128 columns, the width of a warpgroup tile
   const Text wanted = is_long ? text(1, 100) : text(0, 10);
   std::vector<int32_t> tokens;
   emulator::record_calls();

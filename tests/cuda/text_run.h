@@ -1,5 +1,5 @@
-// Runs a graph in text form on an emulated GPU. Returns the results and the number of launches. On other devices, this
-// number is 0.
+// Runs a graph in text form on an emulated GPU or another device. Returns the results and the number of kernel
+// launches. The number is 0 on devices that are not emulated GPUs.
 //
 //   const Outcome fused = run_text(backend, text), alone = run_text(backend, text, {.alone = true});
 #pragma once
@@ -23,7 +23,7 @@ inline std::vector<std::byte> read_bytes(const Tensor& tensor) {
   return bytes;
 }
 
-/// Expects finite values. Their errors must be at most `bound` times the largest expected value.
+/// Expects finite values. The error of each value must be at most `bound` times the largest expected magnitude.
 inline void expect_close(const std::vector<float>& found, const std::vector<float>& expected, float bound,
                          const std::string& what) {
   ASSERT_EQ(found.size(), expected.size());
@@ -47,7 +47,8 @@ inline std::string replaced(std::string text, const std::string& what, const std
 
 struct TextOptions {
   std::vector<int> cuts = {};
-  bool alone = false;                   ///< cuts the graph between all nodes; nodes of `shown` become outputs
+  bool alone = false;                   ///< whether to cut the graph between all nodes; nodes of `shown` then become
+                                        ///< outputs
   std::vector<std::string> shown = {};  ///< nodes whose values are returned
   std::function<void(const Loaded& loaded)> more_inputs = {};  ///< may overwrite random inputs
 };

@@ -19,7 +19,8 @@ using testing::Pair;
 
 const std::string kModel = test::model_file("tiny-kjv-5m-q8_0.gguf");
 
-/// Returns the number of calls of each CUDA function for one token after the tokens `before`.
+/// Evaluates the tokens `before` and then one more token. Returns the number of calls of each CUDA function for the
+/// last token.
 std::map<std::string, int> calls_of_a_token(const test::LoadedModel& model, std::initializer_list<int32_t> before,
                                             int64_t candidates = 0) {
   models::Session session = model.session(candidates);
@@ -44,8 +45,8 @@ class TokenCost : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, TokenCost, testing::Values(1, 2, 3), testing::PrintToStringParamName());
 
-// Each rank copies four inputs, launches one graph and fetches its logits in one copy. Before a rank reuses the memory
-// of the inputs, it waits for one event. The GPU has read the inputs long before this wait.
+// Each rank copies four inputs, launches one graph and fetches its logits in one copy. Before a rank overwrites the
+// host memory of the inputs, the rank waits for one event. The GPU has read the inputs long before this wait.
 TEST_P(TokenCost, LogitsTakeOneCopyPerRank) {
   EXPECT_THAT(cost(0), ElementsAre(Pair("cudaEventRecord", ranks()), Pair("cudaEventSynchronize", ranks()),
                                    Pair("cudaGraphLaunch", ranks()), Pair("cudaMemcpyAsync", 5 * ranks()),
@@ -74,8 +75,8 @@ TEST(TokenKernels, LayerTakesEightKernels) {
 
 /// Kernels of a layer on each device: q, k and v; rope and cache writes; attention; output with all_reduce, residual
 /// and norm; gate and up; down with all_reduce, residual and norm. Seven more kernels: the embedding, the first norm,
-/// the head, and four kernels of the last layer. These four compute the all_reduce, the last token's row of the sum,
-/// its row of the residual, and the norm.
+/// the head, and four kernels of the last layer. These four kernels compute the all_reduce, the last token's row of the
+/// sum, the last token's row of the residual, and the norm.
 TEST(TokenKernels, ShardedLayerTakesSixKernelsPerDevice) {
   for (const int ranks : {2, 3}) {
     const test::LoadedModel model(kModel, ranks);

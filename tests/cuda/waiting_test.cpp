@@ -42,7 +42,7 @@ weight %w f32 [8]
 output %y
 )";
 
-/// A mesh of two devices with a collective that rank 1 queues later. Rank 0 is on GPU 0.
+/// A mesh of two devices with one collective. enqueue(rank) queues the collective on one rank. Rank 0 is on GPU 0.
 class Pair {
  public:
   Pair(const CudaMesh& mesh, int first)
@@ -58,14 +58,14 @@ class Pair {
   int size() const { return 2; }
   int gpu(int rank) const { return gpus_[static_cast<size_t>(rank)]; }
   Backend& backend(int rank) const { return *backends_[static_cast<size_t>(rank)]; }
-  /// Number of blocks of each rank's kernels.
+  /// Number of blocks of the collective's kernel on each rank.
   int blocks() const {
     int blocks = 1;
     while (Layout{2, blocks}.bytes() < communicator_->buffer_bytes(0)) ++blocks;
     return blocks;
   }
   void enqueue(int rank) { test_.queue(*communicator_, {rank}); }
-  /// Queues rank 0 and waits until all its blocks run. These blocks wait for rank 1.
+  /// Queues the collective on rank 0 and waits until all blocks of its kernel run. These blocks wait for rank 1.
   void begin() {
     const int before = resident_blocks(0);
     enqueue(0);
@@ -111,7 +111,7 @@ TEST_F(Waiting, RefusesMeshesThatDoNotFit) {
   std::optional<Pair> first(std::in_place, mesh_, 0);
   EXPECT_THAT([&] { Pair(mesh_, 2); },
               testing::ThrowsMessage<DeviceError>(testing::HasSubstr(
-                  "GPU 0 has 3 multiprocessors; other communicators use 2, which leaves too few for 2 more ranks")));
+                  "3 multiprocessors, and other communicators use 2 of them; each of the 2 new ranks needs a multi")));
   first.reset();
   Pair second(mesh_, 2);
   second.begin();
@@ -132,7 +132,7 @@ TEST(BlockShare, LeavesRoomForOtherMeshes) {
   EXPECT_THAT(blocks_of_meshes(std::vector<int>(16, 0), 7), testing::ElementsAre(2, 1, 1, 1, 1, 1, 1));
 }
 
-TEST(BlockShare, ExclusiveMeshOfWholeGpusLetsNextKernelsStart) {
+TEST(BlockShare, KernelsMayOverlapOnlyIfRanksShareNoGpu) {
   const Environment gpus{{"SHOAL_EMULATED_GPUS", "4"}, {"SHOAL_EMULATED_PROCESSORS", "132"}};
   const auto next_may_start = [](const std::vector<int>& gpus, bool whole_gpus = true) {
     return collectives::p2p::BlockShare(gpus, 16, whole_gpus).next_may_start();
@@ -148,7 +148,7 @@ TEST(BlockShare, ExclusiveMeshOfWholeGpusLetsNextKernelsStart) {
   EXPECT_TRUE(next_may_start({1, 2}));
 }
 
-TEST_F(Waiting, AllocatesAndFreesMemoryWhileAMeshWaits) {
+TEST_F(Waiting, MemoryCanBeAllocatedAndFreedWhileAMeshWaits) {
   BufferType& type = mesh_.devices()[2]->buffer_type();
   auto memory = type.allocate(5000), other = type.allocate(5000);
   Pair pair(mesh_, 0);
@@ -191,7 +191,7 @@ TEST_F(Waiting, PageableCopiesWaitForTheStream) {
   }
 }
 
-TEST_F(Waiting, UploadsTheGraphOfAPlanBeforeItsLaunch) {
+TEST_F(Waiting, GraphOfAPlanIsUploadedBeforeItsLaunch) {
   Loaded loaded(kText, *mesh_.devices()[0]);
   const auto plan = mesh_.backend(0).create_plan(loaded.graph);
   loaded.fill_inputs();

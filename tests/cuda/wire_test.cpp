@@ -44,8 +44,8 @@ TEST(CudaThresholds, ThresholdsAreStoredPerMesh) {
   EXPECT_EQ(key.find(", part "), std::string::npos) << key;
 }
 
-// The limit of fused norms equals the limit of one-shot all_reduces. Therefore, this limit shows which threshold the
-// communicator uses.
+// The maximum size of a fused norm equals the maximum size of a one-shot all_reduce. Therefore, the maximum size of a
+// fused norm shows which threshold the communicator uses.
 TEST(CudaThresholds, ThresholdsLimitOneShotMessages) {
   const test::TemporaryFolder folder;
   const Environment file("SHOAL_COMM_THRESHOLDS", (folder.path() / "collectives.json").string());

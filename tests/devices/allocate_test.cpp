@@ -52,7 +52,7 @@ TEST(LayoutTensors, TensorOfMaximumSizeIsNotPadded) {
   EXPECT_EQ(layout.chunk_sizes, (std::vector<size_t>{68, 68, 68, 0}));
   EXPECT_THAT(
       [&] { layout_tensors(tensors, null_device("max_size=67").buffer_type()); },
-      ThrowsMessage<DeviceError>(HasSubstr("a f32 [17] needs 68 B, more than the largest allocation (67 B): split")));
+      ThrowsMessage<DeviceError>(HasSubstr("a f32 [17] needs 68 B, but one allocation is limited to 67 B: split")));
 }
 
 TEST(AllocateTensors, UsesSeveralBuffers) {
@@ -114,7 +114,7 @@ TEST(AllocateTensors, SkipsPlacedTensors) {
   EXPECT_EQ(allocate_tensors(tensors, type, Usage::kAny), nullptr);
 }
 
-/// A null device whose nodes all need a workspace.
+/// A null device on which every node needs a workspace.
 class Scratchy final : public Device {
  public:
   explicit Scratchy(Device& inner) : inner_(inner) {}

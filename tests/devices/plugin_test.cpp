@@ -132,10 +132,10 @@ TEST_F(Plugins, RefusesFilesThatAreNotPlugins) {
   folder.write("libshoal-text.so", "not a shared object\n");
   folder.write("libshoal-empty.so", "");
   expect_refused<InvalidArgument>(folder.file("missing"), "there is no such file");
-  expect_refused<DeviceError>(folder.file("text"), "it is not a shared object");
-  expect_refused<DeviceError>(folder.file("empty"), "it is not a shared object");
-  expect_refused<DeviceError>(folder.path(), "it is not a shared object");
-  expect_refused<DeviceError>(plugin("no_entry"), "it has no function shoal_plugin()");
+  expect_refused<DeviceError>(folder.file("text"), "the file is not a shared object");
+  expect_refused<DeviceError>(folder.file("empty"), "the file is not a shared object");
+  expect_refused<DeviceError>(folder.path(), "the file is not a shared object");
+  expect_refused<DeviceError>(plugin("no_entry"), "the file has no function shoal_plugin()");
   expect_refused<DeviceError>(plugin("undefined"), "function_of_another_version");
   expect_refused<DeviceError>(plugin("undefined"), "link programs that load plug-ins with shoal_enable_plugins()");
   expect_refused<DeviceError>(plugin("incomplete"), "does not set the family, the variant or a function");
@@ -143,26 +143,27 @@ TEST_F(Plugins, RefusesFilesThatAreNotPlugins) {
 
 TEST_F(Plugins, RefusesIncompatibleApiVersions) {
   const auto versions = [](int major, int minor) {
-    return fmt::format("it was built for plug-in API {}.{}, but this program has {}.{}: ", int{kPluginApiMajor} + major,
+    return fmt::format("the plug-in is for API {}.{}, but this program has API {}.{}: ", int{kPluginApiMajor} + major,
                        int{kPluginApiMinor} + minor, kPluginApiMajor, kPluginApiMinor);
   };
   expect_refused<DeviceError>(plugin("next_major"), versions(1, 0) + "use a newer shoal");
   expect_refused<DeviceError>(plugin("next_minor"), versions(0, 1) + "use a newer shoal");
-  expect_refused<DeviceError>(plugin("earlier_major"), versions(-1, 0) + "build the plug-in against the shoal");
-  expect_refused<DeviceError>(plugin("other_sizes"), "class layouts differ from this program's");
+  expect_refused<DeviceError>(plugin("earlier_major"),
+                              versions(-1, 0) + "build the plug-in against this program's version of shoal");
+  expect_refused<DeviceError>(plugin("other_sizes"), "class layouts of the plug-in and of this program differ");
 }
 
 TEST_F(Plugins, RefusesUnsupportedFailingOrDuplicatePlugins) {
   expect_refused<DeviceError>(plugin("unsupported"), "GOOD (none) does not support this machine");
-  expect_refused<DeviceError>(plugin("throws"), "its make_family() failed: the driver does not answer");
-  expect_refused<DeviceError>(plugin("other_name"), "its family is SOMETHING, not GOOD");
-  expect_refused<InvalidArgument>(plugin("cpu"), "its family name Cpu is already used by a part of the program");
-  expect_refused<InvalidArgument>(plugin("device_taken"), "its device name cpu0 is already used");
+  expect_refused<DeviceError>(plugin("throws"), "the plug-in's make_family() failed: the driver does not answer");
+  expect_refused<DeviceError>(plugin("other_name"), "family name is SOMETHING, not GOOD");
+  expect_refused<InvalidArgument>(plugin("cpu"), "the family name Cpu is already used by a part of the program");
+  expect_refused<InvalidArgument>(plugin("device_taken"), "the device name cpu0 is already used");
   EXPECT_EQ(registry().find_family("TAKER"), nullptr);
   registry().load(plugin("good"));
   EXPECT_THAT([] { registry().load(plugin("fast")); },
               ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("GOOD is already used by " + plugin("good").string()),
-                                                   HasSubstr("unload that plug-in first"))));
+                                                   HasSubstr("unload the loaded plug-in first"))));
 }
 
 TEST_F(Plugins, RefusesToUnloadAFamilyInUse) {
@@ -228,7 +229,7 @@ TEST_F(Plugins, LoadsOtherPluginsDespiteBrokenFiles) {
   EXPECT_EQ(report.skipped.size(), 4u);
   EXPECT_THAT(report.skipped, testing::Each(testing::Field(&PluginReport::Skipped::is_broken, true)));
   EXPECT_THAT(reason(report, folder.file("a")), HasSubstr("not a shared object"));
-  EXPECT_THAT(reason(report, folder.file("next_major")), HasSubstr("built for plug-in API"));
+  EXPECT_THAT(reason(report, folder.file("next_major")), HasSubstr("plug-in is for API"));
   EXPECT_THAT(reason(report, folder.file("cpu")), HasSubstr("used by a part of the program"));
   EXPECT_THAT(reason(report, folder.file("no_entry")), HasSubstr("no function"));
 
@@ -251,10 +252,10 @@ TEST_F(Plugins, SearchesDirectoriesOfTheEnvironmentVariable) {
   EXPECT_THAT(reason(report, first.file("good")), HasSubstr("score"));
 }
 
-TEST_F(Plugins, SearchesTheProgramsOwnDirectories) {
+TEST_F(Plugins, SearchesDirectoriesOfTheProgram) {
   if (!CopiedProgram::is_this()) {
     const CopiedProgram copy;
-    EXPECT_EQ(copy.run("Plugins.SearchesTheProgramsOwnDirectories"), 0) << copy.said();
+    EXPECT_EQ(copy.run("Plugins.SearchesDirectoriesOfTheProgram"), 0) << copy.said();
     EXPECT_THAT(copy.said(), HasSubstr("[  PASSED  ] 1 test."));
     return;
   }

@@ -93,7 +93,7 @@ TEST(Registry, MakesBackendsByTypeOrForTheBestDevice) {
 
 TEST(Registry, AddsDevicesMadeByCallers) {
   Registry& registry = Registry::instance();
-  // The device is never destroyed, because add_device() requires that it exists until the process ends.
+  // The device is never destroyed, because add_device() requires that the device exists until the process ends.
   static null::NullDevice& guest = *new null::NullDevice(*registry.find_family("NULL"), "META(A,B)", {});
   registry.add_device(guest);
   EXPECT_EQ(registry.find_device("meta(a,b)"), &guest);

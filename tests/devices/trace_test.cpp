@@ -173,7 +173,7 @@ void expect_in_order(const std::vector<TraceEvent>& events) {
   }
 }
 
-TEST(TracedBackend, RecordsCopiesAndRunsWhileTraced) {
+TEST(TracedBackend, RecordsCopiesAndComputationsOnlyWhileTraced) {
   const test::CpuConfiguration configuration("devices=2,threads=2");
   Tracer tracer;
   const auto backend = Registry::instance().device("CPU0").init();

@@ -63,7 +63,7 @@ std::set<DType> coded_types() {
   return types;
 }
 
-TEST(Coded, DecodedBlocksMatchGgufPackage) {
+TEST(Coded, DecodedValuesMatchValuesOfGgufPackage) {
   std::set<DType> tested;
   for (const Vector& vector : kVectors) {
     const DTypeTraits& type = traits(vector.dtype);

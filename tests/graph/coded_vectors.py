@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes coded_vectors.inc for coded_test.cpp: blocks of the coded types decoded to f32 by the `gguf` package.
+"""Writes coded_vectors.inc for coded_test.cpp: f32 values to which the `gguf` package decodes blocks of coded types.
 
     tests/graph/coded_vectors.py            updates the file
-    tests/graph/coded_vectors.py --check    only compares; exits with 1 if they differ, with 77 without the package
+    tests/graph/coded_vectors.py --check    compares output and file; exits with 1 if they differ, 77 without `gguf`
 
 The package does not support Q1_0 and Q2_0 yet, so this script decodes them itself.
 """

@@ -8,7 +8,7 @@
 namespace shoal {
 namespace {
 
-TEST(CollectiveTable, RowsFollowTheEnumeration) {
+TEST(CollectiveTable, RowsHaveTheOrderOfTheEnumeration) {
   for (size_t i = 0; i < kCollectives.size(); ++i) {
     const CollectiveInfo& row = info(static_cast<Collective>(i));
     EXPECT_EQ(row.kind, static_cast<Collective>(i)) << row.name;

@@ -14,7 +14,7 @@
 namespace shoal {
 namespace {
 
-TEST(DType, TableIsConsistent) {
+TEST(DType, EveryDTypeIsFoundByNameAndGgufType) {
   std::set<uint32_t> numbers;
   for (int i = 0; i < kDTypeCount; ++i) {
     const DTypeTraits& type = traits(static_cast<DType>(i));

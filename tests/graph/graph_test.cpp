@@ -143,7 +143,7 @@ TEST(Graph, RefusedNodesLeaveTheGraphUnchanged) {
   };
   EXPECT_THAT(adding(Op::kAdd, {}, {x}), ThrowsMessage<InvalidArgument>("[add y] expected 2 to 2 sources, got 1"));
   EXPECT_THAT(adding(Op::kConcat, ConcatParams{}, {}),
-              ThrowsMessage<InvalidArgument>("[concat y] expected 1 to any number of sources, got 0"));
+              ThrowsMessage<InvalidArgument>("[concat y] expected 1 or more sources, got 0"));
   EXPECT_THAT(adding(Op::kAdd, {}, {x, nullptr}), ThrowsMessage<InvalidArgument>("[add y] source 1 is missing"));
   EXPECT_THAT(adding(Op::kConcat, ConcatParams{}, {x, nullptr}),
               ThrowsMessage<InvalidArgument>("[concat y] source 1 is missing"));

@@ -64,8 +64,8 @@ class Validator {
     ASSERT_LT(static_cast<size_t>(place.chunk), plan_.chunk_sizes.size());
     ASSERT_EQ(place.offset % alignment_, 0u);
     ASSERT_LE(place.offset + place.size, plan_.chunk_sizes[place.chunk]);
-    // The chunk's size is rounded up, unless the rounded size would exceed the largest allocation. In this case, the
-    // chunk ends with its last tensor.
+    // The planner rounds the size of a chunk up to a multiple of the alignment. If the rounded size exceeds the largest
+    // allocation, the chunk ends at kMaxChunk or, if the last tensor ends later, at the end of this tensor.
     const size_t chunk = plan_.chunk_sizes[place.chunk];
     ASSERT_TRUE(chunk % alignment_ == 0 || chunk == content_end(place.chunk) || chunk == kMaxChunk) << chunk;
   }
@@ -80,8 +80,8 @@ class Validator {
     return end;
   }
 
-  /// Step of the last node that reads the tensor's bytes. For a leaf or an output, this is the step after the last
-  /// node.
+  /// Step of the last node that reads the tensor's bytes. For a leaf or an output, the result is the step after the
+  /// last node.
   int last_reader(const Tensor* owner) const {
     if (owner->is_leaf() || owner->is_output) return range_.end;
     int last = owner->id;
@@ -118,8 +118,8 @@ class Validator {
   static bool overlap(const MemoryPlace& a, const MemoryPlace& b) {
     return a.chunk == b.chunk && a.offset < b.offset + b.size && b.offset < a.offset + a.size;
   }
-  /// Whether `result` may overwrite `source`. The op must allow this, and `node` must be the last user of `source`. The
-  /// source must also have the shape, the type and the address of the result.
+  /// Whether `result` may overwrite `source`. The op must be able to overwrite this source, and `node` must be the last
+  /// user of `source`. The source must also have the shape, the type and the address of the result.
   bool is_in_place(const Tensor& node, const Span& result, const Span& source, int step) const {
     if (result.tensor != &node || !source.tensor || last_reader(source.tensor) != step) return false;
     if (result.place.offset != source.place.offset) return false;
@@ -382,7 +382,7 @@ TEST(MemoryPlan, AllocSizeIsUsedAndRoundedUp) {
   EXPECT_EQ(plan.total_bytes(), 128u);
 }
 
-TEST(MemoryPlan, OnlyLargeTensorsExceedMaximumChunkSize) {
+TEST(MemoryPlan, ChunksExceedMaximumSizeOnlyForLargeTensors) {
   Graph g;
   std::vector<Tensor*> inputs;
   for (const int64_t length : {10, 10, 10, 10, 50}) inputs.push_back(vector_input(g, length, {}));
@@ -479,7 +479,7 @@ class RandomGraph {
   int below(int limit) { return static_cast<int>(random_() % limit); }
 
   void grow() {
-    // Recent tensors are more likely to be chosen.
+    // Recent tensors are chosen more often than older tensors.
     Tensor* x = pool_[pool_.size() - 1 - below(std::min<int>(pool_.size(), below(8) + 1))];
     Tensor* y = pool_[below(pool_.size())];
     Tensor* made = make(x, y->shape == x->shape ? y : x);

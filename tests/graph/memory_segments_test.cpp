@@ -117,8 +117,8 @@ struct RandomSegments {
       options.workspace_size = [](const Tensor& made) { return made.op == Op::kAdd ? size_t{24} : size_t{0}; };
     }
   }
-  /// Returns the last segment before which the caller may write the input. This is the first segment that uses the
-  /// input, or the last segment of the graph if no node uses the input.
+  /// Returns the last segment before which the caller may write the input. The result is the first segment that uses
+  /// the input, or the last segment of the graph if no node uses the input.
   int latest_segment(const Tensor& input) const {
     for (const Tensor* node : graph.nodes()) {
       if (std::find(node->src.begin(), node->src.end(), &input) == node->src.end()) continue;
@@ -179,8 +179,8 @@ struct SegmentedChain : testing::Test {
 };
 
 TEST_F(SegmentedChain, LateInputNeedsMemoryOnlyAfterItsWrite) {
-  // The tensors x, c and `late` have 64 bytes each. The tensors a and b share 128 bytes, and d reuses memory. An input
-  // that is written before the run is live during the whole run.
+  // The tensors x, c and `late` have 64 bytes each. The tensors a and b share 128 bytes, and d reuses memory of an
+  // earlier node. An input that is written before the run is live during the whole run.
   EXPECT_EQ(bytes(), 64u + 128 + 64 + 64);
   options.cuts = {4};  // the cut is before d, and d does not read a or b
   EXPECT_EQ(bytes(), 64u + 128 + 64 + 64);
@@ -201,7 +201,7 @@ TEST_F(SegmentedChain, RefusesLateInputReadBeforeItsWrite) {
     plan_memory(whole(graph), options);
     FAIL() << "a reads x in the first segment";
   } catch (const InvalidArgument& error) {
-    EXPECT_STREQ(error.what(), "[concat a] node 0 reads x, a late input that is not written until node 1");
+    EXPECT_STREQ(error.what(), "[concat a] node 0 reads late input x, but the input is written at node 1");
   }
 }
 

@@ -7,7 +7,7 @@
 namespace shoal {
 namespace {
 
-TEST(OpTable, RowsFollowTheEnumeration) {
+TEST(OpTable, RowsHaveTheOrderOfTheEnumeration) {
   std::set<std::string_view> names;
   for (int i = 0; i < kOpCount; ++i) {
     const OpInfo& row = info(static_cast<Op>(i));
@@ -39,7 +39,7 @@ TEST(OpTable, SourcesAndAliasesAreConsistent) {
   EXPECT_EQ(info(Op::kSetRows).alias, Alias::kWrites);
 }
 
-TEST(OpTable, KindsMatchTheOps) {
+TEST(OpTable, KindsOfViewsCollectivesAndLeavesAreCorrect) {
   EXPECT_TRUE(is_view(Op::kReshape));
   EXPECT_TRUE(is_view(Op::kPermute));
   EXPECT_FALSE(is_view(Op::kSetRows));

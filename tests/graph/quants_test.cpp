@@ -233,7 +233,8 @@ TEST(Quants, RampUsingAllLevelsRoundTrips) {
       const float step = coarse                   ? 0.5f
                          : dtype == DType::kMXFP4 ? 0.25f
                          : dtype == DType::kNVFP4 ? 0.17f
-                                                  : 0.15f;  // for mxfp4, half the distance between the levels 8 and 12
+                                                  : 0.15f;  // the value for mxfp4 is (12 - 8) / 2 / 8: half the
+                                                            // distance between levels 8 and 12, relative to 8
       ASSERT_NEAR(y[e], x[e], extreme * step) << name_of(dtype) << " element " << e;
     }
   }
@@ -252,8 +253,7 @@ TEST(Quants, ConstantRowsAndTinyValuesSurviveEncoding) {
     const auto dtype = static_cast<DType>(i);
     if (!traits(dtype).is_quantized) continue;
     for (const float value : {-3.0f, 2.5f}) {
-      const float step = dtype == DType::kMXFP4 ? 0.21f : 0.02f;  // in mxfp4, the value may be between the levels 2 and
-                                                                  // 3
+      const float step = dtype == DType::kMXFP4 ? 0.21f : 0.02f;  // mxfp4 may round 2.5 to 2 or 3, an error of 20 %
       for (const float v : round_trip(dtype, std::vector<float>(256, value))) {
         ASSERT_NEAR(v, value, std::fabs(value) * step) << name_of(dtype);
       }

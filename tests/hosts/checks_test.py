@@ -111,7 +111,7 @@ class Runs(unittest.TestCase):
         self.assertEqual(faults.MPIRUN_NAMES.search(found.words)[1], "1")
 
     def test_records_exit_codes_of_watched_ranks(self):
-        """In the second run, mpirun ends a silent rank because another rank was killed. Its code is also recorded."""
+        """In the second run, rank 1 is killed, and mpirun ends the silent rank 0. Both exit codes are recorded."""
         with self.start("print('shoal: error: I am', rank, sys.argv[1], file=sys.stderr)\nsys.exit(3 * (1 - int(rank)))",
                         watched=True, wrapper="set -- \"$@\" more") as run:
             found = run.finish(20)

@@ -57,7 +57,7 @@ class BenchComm(unittest.TestCase):
     def test_refuses_flags_for_one_process(self):
         for words, says in ((("--calibrate",), "--calibrate is for devices of one process; start shoal without mpirun"),
                             (("--comm", "host"), "--comm host: collectives by 'host' are for devices of one process; use "
-                             "auto or mpi for CPU0 and the other devices; these work: auto, mpi, staged")):
+                             "auto or mpi for the mesh of CPU0; these implementations work: auto, mpi, staged")):
             with self.subTest(words):
                 check_refused(self, run("bench-comm", "--devices", "CPU0", "-b", 64, "-e", 64, *words), says)
 

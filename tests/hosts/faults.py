@@ -57,7 +57,7 @@ class Faults:
         self.options, self.folder, self.hosts = options, folder, hosts
         self.processes = options.processes
         self.random = random.Random(options.seed)
-        self.duration, self.startup = 10.0, 0.0  # defaults until measure()
+        self.duration, self.startup = 10.0, 0.0  # defaults in seconds; measure() replaces them
         self.tokens: list[int] = []
 
     def command(self, model: object = MODEL, tokens: int = TOKENS, extra: tuple = ()) -> list[object]:
@@ -71,7 +71,7 @@ class Faults:
         return Run(command, self.processes, environment, hosts, watched=hosts is not None or late, **more)
 
     def measure(self) -> None:
-        """Measures a run without faults: the duration, and the time outside loading and generation. Raises RunError."""
+        """Measures runs without faults: their duration and the time outside loading and generation. Raises RunError."""
         durations, startups = [], []
         for _ in range(3):
             with self.start(self.command()) as run:
@@ -99,7 +99,7 @@ class Faults:
         """Checks the end of a run and returns the errors. `victim`: the rank that cannot report an error. `early`:
         whether the fault may come before the processes know all host names. `says`: a pattern for at least one error
         line. `mpirun_too`: whether mpirun must also end within the time-out plus 5 s."""
-        if early:  # MPI asks its daemon to remove this file, but only later
+        if early:  # MPI has not yet asked its daemon to remove this file
             outcome.leftovers = [path for path in outcome.leftovers if not re.search(rf"/vader_segment\..*\.{victim}$", path)]
         wrong = self.remains(outcome)
         if outcome.code == 0:
@@ -139,7 +139,7 @@ class Faults:
     def at_random(self, act: Callable[[Run, int], bool], begin: float, undo: Callable[[], None] = lambda: None,
                   limit: float = TIMEOUT + GRACE + 2, **more: object) -> tuple[Run, int, float, Outcome]:
         """Starts a run and applies `act` to a random rank at a random moment between `begin` and the run's end. `limit`
-        exceeds the allowed time, so that a run that ends too late can be reported."""
+        exceeds the allowed time, so the caller can report a run that ends too late."""
         for _ in range(50):
             moment = self.random.uniform(begin, self.duration)
             victim = self.random.randrange(self.processes)
@@ -171,7 +171,7 @@ class Faults:
         return [f"rank {victim} stopped after {moment:.2f} s: {text}" for text in self.ended(run, outcome, victim)]
 
     def pause(self) -> list[str]:
-        """Stops a rank for less than the time-out: the run must not fail."""
+        """Stops a rank, and continues it before the time-out expires. The run must not fail."""
         for _ in range(20):
             with self.start(self.command()) as run:
                 run.sleep_until(self.random.uniform(self.startup, self.duration))
@@ -212,8 +212,8 @@ class Faults:
                 hosts.cut(number)
                 return True
 
-            # The duration was measured on one host. A run over several hosts takes longer, so it still runs after
-            # 90 % of this duration.
+            # The duration was measured on one host. A run over several hosts takes longer, so the run has not ended
+            # after 90 % of this duration.
             begin = self.startup if self.hosts is not None else max(self.startup, 0.9 * self.duration)
             run, _, moment, outcome = self.at_random(act, begin, lambda: hosts.mend(number), TIMEOUT + 3 * GRACE, hosts=hosts)
             return [f"{hosts.host(number)} cut off after {moment:.2f} s: {text}"
@@ -337,7 +337,7 @@ def parsed() -> argparse.Namespace:
                         help="program to run (default: $SHOAL_PROGRAM, else build/release/bin/shoal)")
     parser.add_argument("--other-program", help="another version of the program (default: a copy with a changed version number)")
     parser.add_argument("--runs", type=int, default=100,
-                        help="number of runs in which a process is killed; each other kind of fault gets a tenth of this number (default: 100)")
+                        help="number of runs in which a process is killed; every other fault gets a tenth of this number (default: 100)")
     parser.add_argument("--processes", type=int, default=2, help="number of processes per run (default: 2)")
     parser.add_argument("-sm", "--split-mode", default="tensor", choices=("tensor", "layer"), help="split mode of the model")
     parser.add_argument("--hosts", type=int, default=0, help="number of network namespaces to run on (default: none)")

@@ -42,8 +42,9 @@ exit $code"""
 # With these flags, mpirun and its daemons notice a cut connection within seconds instead of five minutes.
 NOTICES = [word for name, value in (("time", 2), ("intvl", 1), ("probes", 2))
            for word in ("--mca", f"oob_tcp_keepalive_{name}", value)]
-# mpirun prints this message if a process dies while it connects to mpirun. PMIx 4.2.2 (Debian 12) then keeps a lock.
-# mpirun waits forever for this lock, just before mpirun removes its folder. A second SIGTERM or Ctrl-C ends mpirun.
+# mpirun prints this message if a process dies while the process connects to mpirun. PMIx 4.2.2 (Debian 12) then does
+# not release a lock. mpirun waits forever for this lock at its end, before it removes its folder. A second SIGTERM or
+# Ctrl-C ends mpirun.
 PMIX_KEEPS_LOCK = "PMIX ERROR: UNREACHABLE in file"
 SHARED = pathlib.Path("/dev/shm")
 
@@ -61,8 +62,8 @@ class Process:
 @dataclasses.dataclass
 class Outcome:
     code: int | None           # exit code of mpirun; None: mpirun did not end within the limit
-    seconds: float             # time that finish() waited until no process was left, or the limit
-    ranks_seconds: float       # time until no rank was left; mpirun and its daemons may end later
+    seconds: float             # seconds that finish() waited until no process was left; at most the limit
+    ranks_seconds: float       # seconds until no rank was left; mpirun and its daemons may end later
     stdout: str
     words: str                 # stderr of mpirun, which includes the stderr of all processes
     stderr: dict[int, str]     # stderr of each rank

@@ -7,8 +7,8 @@
   tests/hosts/references.py --hosts 2             on 2 network namespaces (as root; see scripts/hosts_up)
   tests/hosts/references.py --list
 
-Logits after a prompt are compared with tests/models/references and data/models/expected, with the tolerances of the tests
-on one host. Greedy tokens are compared with a run of one process on one device, or with llama.cpp's tokens.
+Logits after a prompt are compared with tests/models/references and data/models/expected. Tests on one host use the
+same tolerances. Greedy tokens are compared with a run of one process on one device, or with llama.cpp's tokens.
 """
 import argparse
 import contextlib

@@ -78,7 +78,7 @@ const Case kCases[] = {
      "%n = attention(%q, %k, %v, _, _, _) {parts=2}",
      2 * 12 * 2 * 12 / 100.0, 2 * 2 * 3 * 24},
     // For one token, memory traffic determines the time. The node writes a result with 5 columns of 4 elements for each
-    // of 2 heads. It reads `q`, `k`, `v`, `decay`, `beta`, the state and a position.
+    // of 2 heads. The node reads `q`, `k`, `v`, `decay`, `beta`, the state and a position.
     {"a state and one token",
      "input %q f32 [4, 1, 1]\ninput %v f32 [4, 2, 1]\ninput %a f32 [2, 1]\ninput %s f32 [4, 4, 2]\ninput %p i32 [1]\n"
      "%n = gated_delta(%q, %q, %v, %a, %a, %s, %p)",
@@ -206,7 +206,7 @@ TEST(EstimateCost, CountsExpectedUseOfLocalExperts) {
   EXPECT_DOUBLE_EQ(cost("1", 0).first.seconds, 12 * 2 * 2);
 }
 
-TEST(UsedExperts, IsFractionOfAllExperts) {
+TEST(UsedExperts, EqualMeanForRandomSelections) {
   TensorContext context;
   Graph graph;
   const Tensor* experts = context.add("e", DType::kF32, {4, 3, 8, 1});

@@ -206,8 +206,8 @@ struct Mistake {
 };
 
 const Mistake kMistakes[] = {
-    {"\"version\": 1", "\"version\": 2", "version: expected 1, the only known format, got 2"},
-    {"\"version\": 1", "\"version\": \"1\"", "version: expected 1, the only known format, got \"1\""},
+    {"\"version\": 1", "\"version\": 2", "version: expected 1, the only supported version, got 2"},
+    {"\"version\": 1", "\"version\": \"1\"", "version: expected 1, the only supported version, got \"1\""},
     {"\"version\": 1,", "", "version: expected a value, got nothing"},
     {"\"name\": \"desk\"", "\"name\": 3", "name: expected text, got 3"},
     {"\"name\": \"desk\"", "\"nane\": 3",
@@ -238,7 +238,7 @@ const Mistake kMistakes[] = {
     {"\"bandwidth\": 1e12", "\"bandwidth\": null", "devices[1].bandwidth: expected a positive number, got null"},
     {"\"bandwidth\": 1e12", "\"bandwidth\": 1e300", "devices[1].bandwidth: expected a positive number, got 1e+300"},
     {"\"bandwidth\": 1e12", "\"bandwidth\": 1e999", "a number in this text is too large"},
-    {"\"bandwidth\": 1e12", "\"bandwidth\": NaN", "not valid JSON from line"},
+    {"\"bandwidth\": 1e12", "\"bandwidth\": NaN", "invalid JSON at line"},
     {"\"efficiency\": 0.5", "\"efficiency\": 1.5",
      "devices[1].efficiency: expected a number above 0 and at most 1, got 1.5"},
     {"\"count\": 2", "\"count\": 0", "devices[1].count: expected a whole number from 1 to 4096, got 0"},
@@ -258,9 +258,9 @@ const Mistake kMistakes[] = {
      "devices[0].products.Q4_K.streamed: expected a list of [columns, seconds], got []"},
     {"[1, 2e-11]", "[1]", "devices[0].products.Q4_K.streamed[0]: expected [columns, seconds], got [1]"},
     {"[1, 2e-11]", "[9, 2e-11]",
-     "devices[0].products.Q4_K.streamed[1][0]: expected more columns than the previous 9, got 8"},
+     "devices[0].products.Q4_K.streamed[1][0]: expected more columns than 9 (previous point), got 8"},
     {"[1, 2e-11]", "[8, 2e-11]",
-     "devices[0].products.Q4_K.streamed[1][0]: expected more columns than the previous 8, got 8"},
+     "devices[0].products.Q4_K.streamed[1][0]: expected more columns than 8 (previous point), got 8"},
     {"[1, 2e-11]", "[1, 0]", "devices[0].products.Q4_K.streamed[0][1]: expected a positive number, got 0"},
     {"\"rates\": {\"q4_0\": 1e14, \"f16\": 2e14},", "", nullptr},
     {"\"rates\": {\"q4_0\": 1e14, \"f16\": 2e14},\n     \"products\": {\"q4_0\": {\"streamed\": [[1, 5e-12]]}}",
@@ -271,7 +271,7 @@ const Mistake kMistakes[] = {
      "collectives[0].members[1]: expected each device once, got \"CPU0\""},
     {"[\"GPU.1\", \"CPU0\"]", "[\"CPU0\"]", "collectives[0].members: expected two devices or more, got [\"CPU0\"]"},
     {"\"all_gather\"", "\"add\"", "collectives[0].kind: expected a collective, e.g. all_reduce, got \"add\""},
-    {"[4096, 2e-5]", "[0, 2e-5]", "collectives[0].points[1][0]: expected more bytes than the previous 0, got 0"},
+    {"[4096, 2e-5]", "[0, 2e-5]", "collectives[0].points[1][0]: expected more bytes than 0 (previous point), got 0"},
     {"[4096, 2e-5]", "[4096, -1]", "collectives[0].points[1][1]: expected a number of 0 or more, got -1"},
     {"\"one_shot\": true", "\"one_shot\": 1", "algorithms[1].one_shot: expected true or false, got 1"},
     {"\"copy_bandwidth\": 1e10", "\"copy_bandwidth\": 0", "copy_bandwidth: expected a positive number, got 0"},
@@ -307,7 +307,7 @@ TEST(MachineJson, RejectsDuplicateCollectiveTable) {
   EXPECT_EQ(parse_machine(replaced(text, "all_gather", "all_reduce"), "m").collectives.size(), 2u);
 }
 
-TEST(MachineJson, DeviceNamedLikeDomainNeedsDomainKey) {
+TEST(MachineJson, RequiresKeyDomainIfADomainHasTheDevicesName) {
   EXPECT_THAT(
       [] { parse_machine(replaced(kLeast, R"("devices")", R"("domains": [{"name": "GPU"}], "devices")"), "m"); },
       ThrowsMessage<InvalidArgument>(
@@ -326,12 +326,12 @@ TEST(MachineJson, RejectsTextThatIsNotAMachine) {
     }
     return "nothing";
   };
-  EXPECT_EQ(message(""), "m: not valid JSON from line 1, column 0 on; see docs/simulation.md for the format");
+  EXPECT_EQ(message(""), "m: invalid JSON at line 1, column 0; see docs/simulation.md for the format");
   EXPECT_EQ(message("{\n  \"version\" 1}"),
-            "m: not valid JSON from line 2, column 13 on; see docs/simulation.md for the format");
+            "m: invalid JSON at line 2, column 13; see docs/simulation.md for the format");
   EXPECT_EQ(message("[]"), "m: expected an object, got []");
   EXPECT_EQ(message("null"), "m: expected an object, got null");
-  EXPECT_EQ(message("\"\xff\""), "m: not valid JSON from line 1, column 2 on; see docs/simulation.md for the format");
+  EXPECT_EQ(message("\"\xff\""), "m: invalid JSON at line 1, column 2; see docs/simulation.md for the format");
   EXPECT_EQ(message(std::string(100000, '[') + std::string(100000, ']')),
             "m: lists and objects are nested more than 16 deep");
   EXPECT_EQ(message("{\"version\": 1, \"devices\": []}"), "m: devices: expected a list of devices, got []");

@@ -90,7 +90,8 @@ TEST(Machine, OrderOfMeasuredMembersIsIrrelevant) {
   EXPECT_EQ(seconds({0, 1, 2}), 2);
 }
 
-/// A machine of `count` devices with equal identities. The devices share one domain, or each device has its own domain.
+/// A machine of `count` devices with equal identities (DeviceModel::identity). The devices share one domain (memory
+/// bandwidth and cores), or each device has its own domain.
 MachineModel alike_devices(int count, bool one_domain) {
   MachineModel machine;
   for (int i = 0; i < count; ++i) {
@@ -122,7 +123,7 @@ void expect_seconds(const MachineModel& machine, const std::vector<int>& members
   EXPECT_DOUBLE_EQ(machine.collective_seconds(Collective::kAllReduce, members, 100), seconds);
 }
 
-TEST(Machine, UnmeasuredSetsUseMeanOfEqualSets) {
+TEST(Machine, UnmeasuredDeviceSetsUseMeanOfEquivalentDeviceSets) {
   MachineModel machine = alike_devices(5, true);
   machine.algorithms = {{"fitted", false, 1000, 0, 1}};
   add_set(machine, 2, 20);
@@ -156,7 +157,7 @@ TEST(Machine, InterpolatesBetweenNumbersOfDevices) {
   expect_seconds(one, range(0, 5), 20);
 }
 
-TEST(Machine, PrefersSetsWithEqualDomains) {
+TEST(Machine, PrefersMeasurementsOfSetsWithEqualDomains) {
   MachineModel machine = alike_devices(8, true);  // the code below divides these devices among two NUMA nodes
   machine.domains.push_back({"second", 0, 0});
   for (size_t i = 0; i < 8; ++i) machine.devices[i].identity = "8 cores, node " + std::to_string(i / 4) + "; one of 8";
@@ -170,7 +171,7 @@ TEST(Machine, PrefersSetsWithEqualDomains) {
   expect_seconds(machine, {5, 6}, 20);
 }
 
-TEST(Machine, SetsOfTwoIdentitiesPreferMeasuredSetsOfBoth) {
+TEST(Machine, SetsOfTwoDeviceKindsPreferMeasurementsOfBothKinds) {
   MachineModel machine = alike_devices(5, false);
   machine.devices[0].identity = "host";
   machine.algorithms = {{"fitted", false, 1000, 0, 1e9}};
@@ -184,7 +185,7 @@ TEST(Machine, SetsOfTwoIdentitiesPreferMeasuredSetsOfBoth) {
   add({1, 2, 3, 4}, 4);
   EXPECT_NEAR(machine.collective_seconds(Collective::kAllReduce, std::vector<int>{0, 1, 2}, 0), 1000, 1e-9);
   std::swap(machine.algorithms, algorithms);
-  expect_seconds(machine, {0, 1, 2}, 3);  // without algorithms, times of any measured sets are used
+  expect_seconds(machine, {0, 1, 2}, 3);  // without algorithms, the time is interpolated between all measured sets
   std::swap(machine.algorithms, algorithms);
   add({0, 1}, 20);
   add({0, 1, 2, 3, 4}, 50);
@@ -194,7 +195,7 @@ TEST(Machine, SetsOfTwoIdentitiesPreferMeasuredSetsOfBoth) {
   expect_seconds(machine, {0, 1, 2}, 30);
 }
 
-TEST(Machine, DevicesWithoutIdentityIgnoreMeasurementsOfOtherSets) {
+TEST(Machine, DevicesWithoutIdentityIgnoreMeasurementsOfOtherDevices) {
   MachineModel machine = alike_devices(4, true);
   for (DeviceModel& device : machine.devices) device.identity.clear();
   machine.algorithms = {{"fitted", false, 1000, 0, 1}};
@@ -220,7 +221,7 @@ TEST(Machine, UsesTimeOfFastestAlgorithm) {
   EXPECT_EQ(seconds(Collective::kReduceScatter, 4000), 10 + 3 + 0.75 * 20);
 }
 
-TEST(Machine, UnmeasuredCollectiveUsesScaledTimeOfMeasuredOne) {
+TEST(Machine, UnmeasuredCollectiveUsesScaledTimeOfMeasuredCollective) {
   MachineModel machine = four();
   machine.collectives = {{{"a", "b"}, Collective::kAllReduce, {{100, 2.0}}}};
   EXPECT_EQ(machine.collective_seconds(Collective::kAllGather, kAB, 100), 1);
@@ -261,7 +262,7 @@ TEST(SeveralHosts, DevicesOfLaterHostsHaveHostPrefix) {
   EXPECT_EQ(four().by_host(kAll), (std::vector<std::vector<int>>{{0, 1, 2, 3}}));
 }
 
-TEST(SeveralHosts, CollectivesAddTimesWithinAndBetweenHosts) {
+TEST(SeveralHosts, CollectiveTimeIsSumOfTimesWithinAndBetweenHosts) {
   const MachineModel machine = two_hosts();
   const auto seconds = [&](Collective kind, const std::vector<int>& members, double bytes) {
     return machine.collective_seconds(kind, members, bytes);
@@ -277,14 +278,14 @@ TEST(SeveralHosts, CollectivesAddTimesWithinAndBetweenHosts) {
   EXPECT_DOUBLE_EQ(seconds(Collective::kAllGather, kAll, 1e4), 7e-6 + 10e-6 + 1e4 / 2 / 1e9);
 }
 
-TEST(SeveralHosts, RunsOnSeveralHostsAddNetworkLatency) {
+TEST(SeveralHosts, RunTimeOnSeveralHostsIncludesNetworkLatency) {
   const MachineModel machine = two_hosts();
   EXPECT_DOUBLE_EQ(machine.run_seconds(std::vector<int>{2}), 5e-6);
   EXPECT_DOUBLE_EQ(machine.run_seconds(std::vector<int>{2, 3}), 5e-6);
   EXPECT_DOUBLE_EQ(machine.run_seconds(kAll), 15e-6);
 }
 
-TEST(SeveralHosts, MeasurementsBetweenHostsTakePrecedence) {
+TEST(SeveralHosts, MeasuredTimesBetweenHostsReplaceComputedTimes) {
   MachineModel machine = two_hosts();
   machine.collectives.push_back({{"a", "1:a"}, Collective::kAllReduce, {{0, 3e-6}}});
   const std::vector<int> measured{0, 2};

@@ -14,7 +14,7 @@
 
 namespace shoal::test {
 
-/// A feed-forward block like the block of the decoder, with larger lengths.
+/// A feed-forward block with a residual sum and a norm. The axes are longer than in llama_graph().
 inline constexpr const char* kFeedForward = R"(
 input %x f32 [256, 4]
 weight %gate f32 [256, 768]

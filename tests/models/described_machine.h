@@ -1,5 +1,5 @@
-// Machines whose predictions can be computed by hand. A product takes a fixed time per weight element and column. All
-// other work takes no time, unless a test sets a time.
+// Machines whose predictions can be computed by hand. A product takes a fixed time per weight element and column. Each
+// collective takes a fixed time. By default, all other work takes no time.
 #pragma once
 
 #include <fmt/format.h>

@@ -22,9 +22,10 @@ struct SyntheticModel {
   bool tied = false;
   bool biases = false;
   bool rope_factors = false;
-  /// Is called for each tensor before the tensor is written. May change the tensor. Returns false to omit the tensor.
+  /// This function is called for each tensor before the tensor is written. The function may change the tensor. The
+  /// function returns false to omit the tensor.
   std::function<bool(TensorSpec&)> edit = [](TensorSpec&) { return true; };
-  /// Writes additional keys, or replaces keys that are derived from `h`.
+  /// This function writes additional keys, or replaces keys that are derived from `h`.
   std::function<void(test::GgufWriter&)> keys = [](test::GgufWriter&) {};
   std::vector<std::string> without_keys;
 

@@ -154,7 +154,8 @@ TEST(AttentionForms, NaNScoresReachOnlyQueriesThatSeeThem) {
         const Sizes sizes{.d = 32, .e = 32, .t = t, .s = 1200, .mask = true};
         SCOPED_TRACE(::testing::Message() << sizes << ", NaN in [" << nan.begin << ", " << nan.end << ")");
         Attention clean(sizes);
-        // The rows with NaN are invisible to every second query. The last query sees no rows.
+        // The rows with NaN are invisible to every second query. If there are several queries, the last query sees no
+        // rows.
         for (int64_t query = 0; query < t; ++query) {
           for (int64_t row = 0; row < sizes.s; ++row) {
             const bool hidden = (query % 2 == 1 && row >= nan.begin && row < nan.end) || (query > 0 && query == t - 1);

@@ -114,7 +114,7 @@ TEST(Attention, QueryWithoutVisibleRowsGivesZeros) {
   EXPECT_TRUE(close_to(result, {0, 0, 0, 0, 7, 7}, kClose));
 }
 
-TEST(Attention, SinkTakesPartOfTheWeight) {
+TEST(Attention, SinkReducesWeightsOfRows) {
   Eval eval;
   Tensor* q = eval.input({1, 1, 2, 1}, {0, 0});
   Tensor* k = eval.input({1, 2, 1, 1}, {0, 0});
@@ -148,7 +148,7 @@ TEST(Attention, HeadsShareTheKvHeadOfTheirGroup) {
 TEST(Attention, LargeScoreDifferencesDoNotOverflow) {
   Eval eval;
   Tensor* q = eval.input({1, 1, 1, 1}, {1});
-  // Three segments, with the largest score in the middle segment.
+  // The 1500 rows form three segments. The largest score is in the middle segment.
   Values keys(1500, -3e38), values(1500, 5);
   keys[700] = 3e38;
   values[700] = 42;

@@ -24,7 +24,8 @@ namespace {
 struct Target {
   std::string name;                                      ///< used in test names
   std::string spec;                                      ///< argument of Registry::init
-  std::set<std::pair<Op, std::string>> exclusions = {};  ///< rejected (op, case) pairs; a comment gives each reason
+  std::set<std::pair<Op, std::string>> exclusions = {};  ///< (op, case) pairs that the device rejects; a comment gives
+                                                         ///< each reason
   bool packed = false;                                   ///< whether all leaves except caches have memory of
                                                          ///< Device::weights_type
 };

@@ -110,8 +110,8 @@ struct Problem {
           }
           rounding += most * step * all;
         }
-        // For types with minima, kernels add terms that are larger than the products and that cancel. The tolerance
-        // includes the rounding errors of these terms.
+        // For types with minima, kernels add terms that cancel each other. These terms are larger than the products, so
+        // the tolerance includes the rounding errors of the terms.
         ASSERT_NEAR(c[j * rows + i], sum, 4e-6 * magnitude + rounding + 1e-30) << "row " << i << ", column " << j;
       }
     }
@@ -209,7 +209,7 @@ class Dot : public testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(Dot, DotsMatchDoublePrecision) {
+TEST_P(Dot, DotsMatchDoublePrecisionSums) {
   for (const int64_t k : lengths()) {
     for (const int64_t rows : {1, 3, 6}) {
       for (const int64_t columns : {1, 2, 3}) {
@@ -220,7 +220,7 @@ TEST_P(Dot, DotsMatchDoublePrecision) {
   }
 }
 
-TEST_P(Dot, PackedDotsMatchDoublePrecision) {
+TEST_P(Dot, PackedDotsMatchDoublePrecisionSums) {
   if (!is_packable()) GTEST_SKIP();
   for (const int64_t k : lengths()) {
     for (const int64_t rows : {1, 16, 21}) {
@@ -232,7 +232,7 @@ TEST_P(Dot, PackedDotsMatchDoublePrecision) {
   }
 }
 
-TEST_P(Dot, DotsOfPanelsMatchDoublePrecision) {
+TEST_P(Dot, DotsOfPanelsMatchDoublePrecisionSums) {
   for (const int64_t k : lengths()) {
     for (const int64_t rows : {1, 16, 37}) {
       for (const int64_t columns : {1, 8, 15}) {
@@ -253,7 +253,7 @@ TEST_P(Dot, OutlierChannelsDoNotDegradeOtherChannels) {
   constexpr int64_t kRows = 37, kElements = 544, kColumns = 9;
   for (const float factor : {1.0f, 30.0f, 100.0f, 1000.0f, 10000.0f}) {
     std::vector<float> rows = random_floats(kRows * kElements, 1), columns = random_floats(kColumns * kElements, 2);
-    // Channel 7 is the only large channel in its 32 elements. Channels 333 and 340 are in the same 32 elements.
+    // Channel 7 is the only large channel in its group of 32 elements. Channels 333 and 340 are in the same group.
     for (const auto& [channel, size] : {std::pair(7, factor), {333, factor}, {340, std::sqrt(factor)}}) {
       for (int64_t i = 0; i < kRows; ++i) rows[i * kElements + channel] /= size;
       for (int64_t j = 0; j < kColumns; ++j) columns[j * kElements + channel] *= size;
@@ -278,12 +278,12 @@ TEST_P(Dot, LargestIntegersDoNotOverflow) {
   const int64_t k = 256;
   std::vector<float> rows, columns;
   for (int bits = 2; bits <= 8; ++bits) {
-    // One of 16 integers is the smallest and all others are the largest, or vice versa.
+    // In each group of 16 integers, one integer is the smallest and 15 integers are the largest, or vice versa.
     const auto half = static_cast<float>(1 << (bits - 1));
     for (int64_t i = 0; i < k; ++i) rows.push_back(i % 16 == 0 ? -half : half - 1);
     for (int64_t i = 0; i < k; ++i) rows.push_back(i % 16 == 0 ? half - 1 : -half);
   }
-  // The nine columns are a tile of eight columns and one more column.
+  // The first eight columns fill a tile. The ninth column does not fit into this tile.
   for (const int period : {1, 2, 4, 8}) {
     for (int64_t i = 0; i < k; ++i) columns.push_back(i % period == 0 ? 1.0f : -1.0f);
     for (int64_t i = 0; i < k; ++i) columns.push_back(i % period == 0 ? -1.0f : 1.0f);
@@ -333,7 +333,7 @@ TEST_P(Dot, ElementsHaveTheSameBitsInEveryTile) {
   }
 }
 
-TEST_P(Dot, ConversionToF32MatchesTheTraitsBitForBit) {
+TEST_P(Dot, ConversionToF32MatchesReferenceBitForBit) {
   for (const int64_t k : lengths()) {
     const Problem p(kernels(), GetParam().dtype, 1, k, 1);
     std::vector<float> converted(k);

@@ -83,13 +83,13 @@ TEST_P(Vector, ListedOutliersDoNotIncreaseScale) {
   alone[3] = -1000;
   struct Expected {
     std::vector<float> x;
-    float largest;  ///< largest magnitude of the elements other than outliers
+    float largest;  ///< largest magnitude of the elements that are not outliers
     std::map<int, float> outliers;
   };
   std::vector<Expected> parts{{plain, 0.5f, {}},   {single, 0.5f, {{3, -1000}}}, {nested, 0.5f, {{3, -1000}, {30, 20}}},
                               {many, 1000.0f, {}}, {alone, 1000.0f, {}},         {single, 0.5f, {{3, -1000}}}};
   parts.resize(15, parts.front());
-  parts.push_back({single, 1000.0f, {}});  // the list of outliers for 16 parts is full
+  parts.push_back({single, 1000.0f, {}});  // no outliers, because the list of outliers for 16 parts is full
   std::vector<float> x, outliers;
   for (const Expected& part : parts) {
     x.insert(x.end(), part.x.begin(), part.x.end());
@@ -134,13 +134,13 @@ TEST_P(Vector, PartsWithNaNOrInfinityHaveZeroValues) {
         ASSERT_EQ(numbers_at<int8_t>(column, array, 32), numbers_at<int8_t>(clean, array, 32));
         ASSERT_EQ(numbers_at<int8_t>(column, array + 32, 32), std::vector<int8_t>(32)) << odd << " at " << at;
       }
-      // There is one scale, one sum and one fine sum per 32 elements. There are two half sums and two fine half sums
-      // per 32 elements.
+      // For each group of 32 elements, the column contains one scale, one sum, one fine sum, two half sums and two fine
+      // half sums. A half sum is the sum of 16 elements.
       const auto floats = numbers_at<float>(column, 128, 14), clean_floats = numbers_at<float>(clean, 128, 14);
       for (const size_t i : {0, 2, 4, 6, 7, 10, 11}) ASSERT_EQ(floats[i], clean_floats[i]) << i;
       for (const size_t i : {1, 3, 5, 8, 9, 12, 13}) ASSERT_TRUE(std::isnan(floats[i])) << i;
-      // There is one start and one total per 32 elements. There are two half starts and two half totals per 32
-      // elements.
+      // For each group of 32 elements, the column also contains six integers (column.h): one start, one total, two half
+      // starts and two half totals.
       const auto integers = numbers_at<int32_t>(column, 184, 12), clean_integers = numbers_at<int32_t>(clean, 184, 12);
       for (const size_t i : {0, 2, 4, 5, 8, 9}) ASSERT_EQ(integers[i], clean_integers[i]) << i;
       for (const size_t i : {1, 3, 6, 7, 10, 11}) ASSERT_EQ(integers[i], 0) << i;
@@ -166,7 +166,7 @@ TEST_P(Vector, WordsOfPartsWithNaNOrInfinityAreZero) {
   }
 }
 
-// For every 32 elements, a panel stores one scale for each row, and then pairs of words of all rows.
+// For every 32 elements, a panel stores one scale for each row. The scales precede the pairs of words of all rows.
 TEST_P(Vector, PanelRowsWithNaNOrInfinityHaveZeroWords) {
   const PanelKernels& panels = kernels().weights[static_cast<size_t>(DType::kBF16)].panels;
   const auto rows = static_cast<size_t>(kernels().panel_rows), odd_row = rows - 2;

@@ -23,7 +23,7 @@ Tensor* other(Graph& g) {
   return g.input("other", DType::kF32, kShape);
 }
 
-/// Ops with one source that are not in this map run with default parameters.
+/// If this map has no entry for an op with one source, the test runs the op with default parameters.
 const std::multimap<Op, Build> kCases = {
     {Op::kAdd, [](Graph& g, Tensor* x) { return add(g, x, other(g)); }},
     {Op::kAdd, [](Graph& g, Tensor* x) { return add(g, x, x); }},

@@ -1,5 +1,5 @@
-// Tests of mul_mat and mul_mat_id that are not conformance cases. Results have the same bits for any number of threads
-// and any division of the rows. Operands may have gaps.
+// Tests of mul_mat and mul_mat_id that are not conformance cases. Results must have the same bits for any number of
+// threads and any division of the rows. Operands may have gaps.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -36,8 +36,9 @@ Results run_on_cpu(int threads, uint64_t seed, const std::function<void(Graph&, 
 class MulMat : public ::testing::TestWithParam<DType> {};
 
 // If two consecutive products use the same columns, the second product reuses the converted columns of the first
-// product. Products of 3 and 4 rows are too small for several threads, so one thread computes such a product. A product
-// of one thread must not reuse the columns of a product of several threads, nor vice versa.
+// product. Products of 3 and 4 rows are too small for several threads, so a single thread computes such a product. The
+// single thread must not reuse columns that several threads have converted, and several threads must not reuse columns
+// that a single thread has converted.
 TEST_P(MulMat, ProductsReuseConvertedColumns) {
   for (const int64_t n : {1, 3, 9}) {
     const auto build = [&](Graph& graph, TensorContext& weights) {

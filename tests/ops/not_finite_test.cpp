@@ -58,7 +58,7 @@ struct Case {
 
 class NotFinite : public testing::TestWithParam<Case> {
  protected:
-  // The columns are a tile of eight columns and one more column.
+  // The first eight columns fill a tile. The ninth column does not fit into this tile.
   static constexpr int64_t kRows = 21, kColumns = 9, kOddRow = 18, kOddColumn = 4;
 
   const Kernels& kernels() const { return kernels_of(GetParam().level); }

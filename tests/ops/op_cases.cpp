@@ -9,8 +9,8 @@ namespace {
 
 constexpr DType kFloats[] = {DType::kF32, DType::kF16, DType::kBF16};
 
-/// Shapes that kernels treat differently: one element, rows shorter than a vector, odd lengths, rows of more than 1024
-/// elements, many rows, and an empty shape. Weights with 16 or more rows may be packed.
+/// Shapes for which kernels use different code: one element, rows shorter than a vector, odd lengths, rows of more than
+/// 1024 elements, many rows, and an empty shape. Weights with 16 or more rows may be packed.
 constexpr Shape kShapes[] = {{1, 1, 1, 1}, {3, 5, 1, 1}, {7, 3, 2, 2}, {1031, 2, 1, 1}, {64, 33, 3, 1}, {5, 0, 2, 1}};
 
 using Cases = std::vector<OpCase>;
@@ -137,8 +137,8 @@ constexpr PartialProduct kPartialProducts[] = {
     {"half of the rows' length", {0, 256, 256}, 5},
 };
 
-/// Products with quantised weights may round the columns to 8 bits. The relative error of an element is then
-/// 1/254/sqrt(3).
+/// Products with quantised weights may round the columns to 8 bits. The root-mean-square error is then 1/254/sqrt(3) of
+/// the largest element in a block.
 Tolerance product_tolerance(DType a, DType b) {
   if (traits(a).is_quantized) return {1e-4};
   return {a == DType::kF32 && b == DType::kF32 ? 1e-11 : 1e-6};
@@ -173,7 +173,7 @@ void add_mul_mat(Cases& cases) {
         },
         product_tolerance(dtype, DType::kF32));
     for (const int64_t tokens : {1, 20}) {
-      // The rows have an odd number of blocks of 32, 64 or 128 elements.
+      // Each row has an odd number of blocks of 32, 64 or 128 elements.
       if (traits(dtype).block_elems == 256) continue;
       const int64_t k = 11 * std::max<int64_t>(32, traits(dtype).block_elems);
       add_case(

@@ -22,8 +22,8 @@ struct OpCase {
 /// All cases, in no particular order.
 const std::vector<OpCase>& op_cases();
 
-/// Adds a node that applies the op to `x` with default parameters. Ops with one source and no other case are tested
-/// with this node. Returns nullptr if the op does not have exactly one required source.
+/// Adds a node that applies the op to `x` with default parameters. If a test defines no case for an op with one source,
+/// the test uses this node. Returns nullptr if the op does not have exactly one required source.
 inline Tensor* with_defaults(Graph& g, Op op, Tensor* x) {
   return info(op).min_src == 1 ? g.add_node(op, info(op).default_params, {x}) : nullptr;
 }

@@ -20,14 +20,14 @@ Values run_rope(const Values& x, const RopeParams& params, double position, cons
   return eval.run(rope(eval.graph, row, eval.integers({position}), divisors, params));
 }
 
-TEST(Rope, NeighboursModePairsAdjacentElements) {
+TEST(Rope, PairsAreAdjacentInModeNeighbours) {
   // With dims 4 and base 100, the angles at position p are p and p / 10.
   const RopeParams params{.dims = 4, .base = 100};
   const Values expected{std::cos(2.0), std::sin(2.0), -3 * std::sin(0.2), 3 * std::cos(0.2)};
   EXPECT_TRUE(close_to(run_rope({1, 0, 0, 3}, params, 2), expected, kClose));
 }
 
-TEST(Rope, HalvesModePairsElementsHalfARowApart) {
+TEST(Rope, PairsAreHalfARowApartInModeHalves) {
   const RopeParams params{.dims = 4, .mode = RopeMode::kHalves, .base = 100};
   const Values expected{std::cos(2.0), -3 * std::sin(0.2), std::sin(2.0), 3 * std::cos(0.2)};
   EXPECT_TRUE(close_to(run_rope({1, 0, 0, 3}, params, 2), expected, kClose));

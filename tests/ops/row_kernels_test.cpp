@@ -1,6 +1,6 @@
 // Tests of the kernels of row-wise ops, for every instruction-set level of this machine. The tests cover special
-// arguments, and the accuracy over the whole range of arguments. An element must have the same bits at every position.
-// Conversions must match the conversions of DTypeTraits bit for bit.
+// arguments, and the accuracy over the whole range of arguments. The result for an element must have the same bits at
+// every position of the element. Conversions must match the conversions of DTypeTraits bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,7 +66,9 @@ struct Function {
   double (*exact)(double);
 };
 
-/// In `x * sigmoid(f(x))`, a large exponent multiplies the rounding error of `f(x)`, so the allowed error is larger.
+/// The kernels of gelu and gelu_quick compute `x * sigmoid(f(x))`, and the sigmoid computes exp(-f(x)). If `f(x)` is
+/// large, the rounding error of `f(x)` causes a large relative error of the exponential. So the allowed error of these
+/// two functions is larger than the allowed error of other functions.
 const Function kFunctions[] = {
     {UnaryKind::kAbs, 1e30, 0, [](double x) { return std::fabs(x); }},
     {UnaryKind::kNeg, 1e30, 0, [](double x) { return -x; }},
@@ -232,7 +234,7 @@ TEST_P(RowLoops, LargestLogitIsReturned) {
   }
 }
 
-TEST_P(RowLoops, RopeFactorsMatchDoublePrecision) {
+TEST_P(RowLoops, RopeFactorsMatchDoublePrecisionFactors) {
   for (const int64_t pairs : {1, 12, 16, 24, 64}) {
     std::vector<double> quarters((pairs + kTurnStep - 1) / kTurnStep * kTurnStep);
     for (int64_t i = 0; i < pairs; ++i)
@@ -272,7 +274,7 @@ Floats patterns() {
   return x;
 }
 
-TEST_P(RowLoops, ConversionsTo16BitsMatchTheTraits) {
+TEST_P(RowLoops, ConversionsTo16BitsMatchReference) {
   const Floats x = patterns();
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     std::vector<uint16_t> expected(x.size()), got(x.size());
@@ -292,7 +294,7 @@ TEST_P(RowLoops, ConversionsTo16BitsMatchTheTraits) {
   }
 }
 
-TEST_P(RowLoops, ConversionToQ8MatchesTheTraits) {
+TEST_P(RowLoops, ConversionToQ8MatchesReference) {
   Floats x = random_floats(32 * 200);
   for (size_t block = 0; block < 200; ++block) {
     const float factor = std::ldexp(1.0f, static_cast<int>(block % 60) - 30);

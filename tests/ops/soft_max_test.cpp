@@ -61,7 +61,7 @@ TEST(SoftMax, NaNRowsWithASinkStayNaN) {
   for (const int i : {2, 3}) EXPECT_EQ(result[i], 0);
 }
 
-TEST(SoftMax, NaNSinksMakeTheirRowsNaN) {
+TEST(SoftMax, RowsWithANaNSinkAreNaN) {
   for (const double odd : {kNaN, -kNaN}) {
     Eval eval;
     // Each sink has three rows: a row of finite numbers, a row of -infinity, and a masked row.
@@ -81,7 +81,7 @@ TEST(SoftMax, LargeLogitsDoNotOverflow) {
   EXPECT_TRUE(close_to(eval.run(soft_max(eval.graph, x, nullptr, nullptr, {})), {0.5, 0.5, 0}, kClose));
 }
 
-TEST(SoftMax, SinkOfEachHeadTakesPartOfTheWeight) {
+TEST(SoftMax, SinkReducesProbabilitiesOfItsHead) {
   Eval eval;
   Tensor* x = eval.input({2, 1, 3, 1}, {0, 0, 0, 0, -kInfinity, -kInfinity});
   Tensor* sinks = eval.input({3, 1, 1, 1}, {0, std::log(2.0), 1});

@@ -1,6 +1,6 @@
-// causal_conv and gated_delta must give the same results for a whole batch and for consecutive parts of the batch. Data
-// that has no effect on a result may be NaN: tokens and a state before the beginning of a sequence, padding, and later
-// tokens.
+// causal_conv and gated_delta must give the same results for a whole batch and for consecutive parts of the batch. The
+// result of a token must not depend on padding, on later tokens, or on the tokens and the state before the beginning of
+// the sequence. All these values may be NaN.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -125,7 +125,7 @@ Values mixed_positions() {
   return positions;
 }
 
-TYPED_TEST(StateOps, BatchEqualsConsecutivePartsOfBatch) {
+TYPED_TEST(StateOps, OneBatchGivesSameResultsAsConsecutiveParts) {
   const TypeParam op(mixed_positions());
   const Run whole = op.run(0, op.tokens(), some_state<TypeParam>());
   for (const std::vector<int64_t>& parts :

@@ -45,7 +45,8 @@ Tensor* delta(Build b, int64_t tokens) {
 
 using Make = std::function<Tensor*(Build)>;
 
-/// An op may have several cases. Ops with one source that are not in this map run with default parameters.
+/// An op may have several cases. If this map has no case for an op with one source, the test runs the op with default
+/// parameters.
 const std::multimap<Op, Make> kCases = {
     {Op::kGetRows,
      [](Build b) {

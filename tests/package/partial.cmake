@@ -1,4 +1,4 @@
-# Tests the installation of a build with only the program (like scripts/quickstart) and of a complete build.
+# Tests the installation of two builds: a build with only the program (as in scripts/quickstart), and a complete build.
 cmake_minimum_required(VERSION 3.22)
 file(REMOVE_RECURSE ${WORK})
 

@@ -87,8 +87,8 @@ TEST(ProcessGroup, ExchangesMessagesInOrder) {
   EXPECT_EQ(hub.left_over(), 0U);
 }
 
-// Some message lengths are multiples of the piece length, others are not. The transport refuses messages longer than a
-// piece.
+// Some message lengths are multiples of the piece length, and some are not. The transport refuses messages that are
+// longer than a piece.
 TEST(ProcessGroup, SplitsLongMessagesIntoPieces) {
   constexpr size_t kPiece = 1024;
   test::ThreadHub hub({"a", "b"}, kPiece);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A substitute for `shoal` that computes nothing. It has the flags and the JSON that scripts/bench_scaling.py uses.
-FAKE_CALLS: file to which the arguments of each call are appended. FAKE_FAIL="bench CPU0,CPU1": such calls fail.
-FAKE_HANG: such calls create the file FAKE_CALLS.hangs and never end.
+FAKE_CALLS: file to which the arguments of each call are appended. FAKE_FAIL="bench CPU0,CPU1": calls of `bench`
+with these devices fail. FAKE_HANG="plan CPU0": calls of `plan` with CPU0 create FAKE_CALLS.hangs and never end.
 
 The program also acts as mpirun: `bench_scaling_shoal.py -n 2 env A=B ... bench_scaling_shoal.py ARGUMENTS` starts the
 program again, with the variables and FAKE_PROCESSES=2. The started program has the devices of two processes.
@@ -23,7 +23,7 @@ def flag(name, default=""):
 
 
 def of_each(variable, index):
-    """The value for one device. The variable has one number per CPU device, or one number for all; its default is 1."""
+    """The number for one device. The variable has one number per CPU device, or one number for all (default: 1)."""
     found = [float(word) for word in (os.environ.get(variable) or "1").split(",")]
     return found[index if len(found) > 1 else 0]
 

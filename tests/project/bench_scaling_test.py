@@ -75,8 +75,8 @@ class ScriptTest(unittest.TestCase):
         return {**kept, "FAKE_CALLS": str(self.calls), **more}
 
     def run_script(self, *arguments, status=0, with_charts=False, others=0.0, **environment):
-        """Runs the script in this process, because imports take longer than the runs. `others`: CPU seconds of other
-        programs that each query adds."""
+        """Runs the script in this process, because imports take longer than the runs. Between two queries, other
+        programs seem to use `others` seconds of CPU time."""
         out, err = io.StringIO(), io.StringIO()
         draw = bench_scaling.draw if with_charts else lambda *_: []
         with (
@@ -150,7 +150,7 @@ class FakeTest(ScriptTest):
         two = rows["tg128", names[1]]
         self.assertEqual(two["n_devices"], "2")
         for name, value in (("speedup", 0.9), ("ideal", 2), ("efficiency", 0.45)):
-            self.assertAlmostEqual(float(two[name]), value, places=4, msg=name)  # a single device has two threads
+            self.assertAlmostEqual(float(two[name]), value, places=4, msg=name)  # one device has speed 2, two have 1.8
         self.assertEqual(self.calls.read_text().count("probe"), 2)
 
     def test_reports_failed_process(self):
@@ -184,7 +184,7 @@ class FakeTest(ScriptTest):
 
     @property
     def hangs(self):
-        """This file exists after a call that FAKE_HANG names has begun."""
+        """The file that a call creates if FAKE_HANG names the call."""
         return pathlib.Path(f"{self.calls}.hangs")
 
     def wait_until_it_hangs(self, child):
@@ -269,9 +269,9 @@ class FakeTest(ScriptTest):
             (["--timeout", "nan"], "--timeout"),
             (["--bench-arguments", "'x"], "--bench-arguments: 'x: a quotation is not closed"),
             (["--nonsense"], "unrecognized arguments: --nonsense"),
-            (["--mpirun", "mpirun"], "--mpirun starts several processes; give their number with --processes"),
+            (["--mpirun", "mpirun"], "--mpirun needs the numbers of processes; give them with --processes"),
             (["--processes", "1,2", "--whole-machine"], "--whole-machine measures one process"),
-            (["--processes", "1,2", "--devices", "@0,@1"], "with --processes name the devices of each process"),
+            (["--processes", "1,2", "--devices", "@0,@1"], "with --processes, name the devices of one process"),
         ]
         outside = [(["-m", self.folder / "none"], "No such file"), (["--shoal", "/nowhere"], "no program")]
         for arguments, message, status in [*((*one, 2) for one in cases), *((*one, 1) for one in outside)]:

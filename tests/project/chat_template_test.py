@@ -35,7 +35,7 @@ CALL = {"role": "assistant", "content": "", "tool_calls": [
 
 
 def conversations(content=lambda text: text):
-    """Returns named conversations: a list of messages, and more variables. `content` changes the text of messages."""
+    """Returns conversations by name: each has a list of messages and a dict of variables. `content` changes the text of messages."""
     def said(role, text, **more):
         return {"role": role, "content": content(text), **more}
     user, answer = said("user", "  What is 1 < 2 & \"so on\"?\n"), said("assistant", "Yes: \n\n  it is.  ")
@@ -69,7 +69,7 @@ def compiled(template, time):
 
 
 def plain(request):
-    """Returns the text that jinja2 renders without marks, or its exception."""
+    """Returns the text that jinja2 renders without marks, or the exception that jinja2 raises."""
     try:
         template = compiled(request["template"], chat_template.time_of(request))
         return template.render(chat_template.variables_of(request, mark=lambda text: text))
@@ -193,10 +193,10 @@ class SecondTries(unittest.TestCase):
         self.assertEqual(text_of(render("{{ functions + '|' + datetime }}")), "[]|2026-11-23")
         # A template that tests the variable `tools` gets None.
         self.assertEqual(text_of(render("{{ tools is none }}{{ functions is defined }}")), "TrueFalse")
-        # If the second try also fails, the first error is reported.
+        # If the retry also fails, the error of the first attempt is reported.
         with self.assertRaisesRegex(TypeError, "NoneType"):
             render("{{ tools + 1 if tools is none else 1 / 0 }}")
-        # The missing value is unrelated to tools, so its error is reported.
+        # The undefined variable is not `tools`, so the error of this variable is reported.
         with self.assertRaisesRegex(jinja2.UndefinedError, "missing"):
             render("{{ missing.x if tools is none }}")
 
@@ -247,7 +247,7 @@ class PublishedTemplates(unittest.TestCase):
                     if isinstance(expected, Exception):
                         if isinstance(parts, Exception):
                             self.assertEqual((type(parts), str(parts)), (type(expected), str(expected)))
-                        continue  # otherwise the second try succeeded
+                        continue  # `parts` is no exception if the retry with other variables or messages succeeded
                     self.assertNotIsInstance(parts, Exception, parts)
                     self.assertEqual(text_of(parts), expected)
                     rendered[path.name] += 1

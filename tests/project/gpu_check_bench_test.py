@@ -14,8 +14,8 @@ class Ratios(Folder):
     ROWS = [row(512, 0, 20000.0), row(0, 128, 300.0)]
 
     def test_counts_bytes_of_token(self):
-        # The embedding (128256 x 4096 elements) is subtracted; 32 elements have 34 bytes. The cache is added: 64 tokens,
-        # 32 layers, keys and values, 1024 f16 elements.
+        # The size of the embedding (128256 x 4096 elements, 34 bytes per 32 elements) is subtracted. The size of the
+        # cache is added: 64 tokens, 32 layers, keys and values, 1024 f16 elements.
         self.assertEqual(bench.bytes_per_token("q8_0", 8_532_934_656, 64), 8_532_934_656 - 558_170_112 + 8_388_608)
         # The f16 model has 16 layers, and an embedding with 2 bytes per element.
         self.assertEqual(bench.bytes_per_token("f16", 9_080_000_000, 64), 9_080_000_000 - 1_050_673_152 + 4_194_304)
@@ -92,7 +92,7 @@ class Ratios(Folder):
 
 
 # A substitute for CUPTI. It reports two overlapping launches of one kernel, a launch of another kernel, and a record
-# that is no kernel.
+# that does not describe a kernel.
 FAKE_CUPTI = r"""
 #include <cstdint>
 #include <cstring>
@@ -132,7 +132,7 @@ int cuptiActivityFlushAll(uint32_t) {
 }
 }
 """
-# A program that handles CUDA_INJECTION64_PATH like the driver.
+# A program that loads and initialises the library in CUDA_INJECTION64_PATH, as the CUDA driver does.
 PROGRAM = r"""
 #include <cstdlib>
 #include <dlfcn.h>
@@ -164,7 +164,7 @@ class Times(Folder):
         with mock.patch.object(times, "library_in_packages", return_value=cupti):
             result = step.work(one, 60)
         self.assertEqual(result.data["kernels"], [
-            {"kernel": "vec<f32>", "launches": 2 / 32, "us": 3 / 32, "us_each": 1.5},  # the second waits 1 us
+            {"kernel": "vec<f32>", "launches": 2 / 32, "us": 3 / 32, "us_each": 1.5},  # the second launch waits 1 us
             {"kernel": "rope", "launches": 1 / 32, "us": 0.5 / 32, "us_each": 0.5}])  # fmt: skip
         self.assertEqual(result.data["busy_us"], 3.5 / 32)
         self.assertIn("0.06 x      1.50 us  vec<f32>", one.log("times-token").read_text())

@@ -25,7 +25,7 @@ class Smoke(Folder):
     def test_runs_three_prompts_with_and_without_graphs(self):
         one = self.context(RIGHT)
         result = smoke.same_tokens(one, 60, TWO, "smoke-two")
-        self.assertEqual((result.result, result.detail, one.doubts), (OK, "6 runs as on CPU0", {}))
+        self.assertEqual((result.result, result.detail, one.doubts), (OK, "6 runs give the same tokens as CPU0", {}))
         self.assertEqual([(run.prompt, run.off) for run in smoke.runs(one, ONE)],
                          [(length, off) for off in (("graphs",), ()) for length in (6, 63, 300)])  # fmt: skip
         for length, ids in smoke.prompts(ROOT).items():
@@ -42,7 +42,7 @@ class Smoke(Folder):
     def test_wrong_tokens_crashes_and_bad_output_fail(self):
         one = self.context(CPU + WRONG)
         result = smoke.same_tokens(one, 60, ONE, "smoke")
-        self.assertRegex(result.detail, "^6 of 6 runs are wrong: 6 tokens on CUDA0 without graphs: differs from token 1, 1.0")
+        self.assertRegex(result.detail, "^6 of 6 runs are wrong: 6 tokens on CUDA0 without graphs: token 1 is the first difference, logits 1.0")
         result = smoke.same_tokens(self.context(CPU + "echo CUDA error; kill -SEGV $$\n"), 60, ONE, "smoke")
         self.assertIn("ended by SIGSEGV; CUDA error", result.detail)
         result = smoke.same_tokens(self.context(CPU + "echo '{cut off'\n"), 60, ONE, "smoke")
@@ -56,8 +56,8 @@ class Smoke(Folder):
             one = self.context(top + CPU + WRONG)
             result = smoke.same_tokens(one, 60, ONE, "smoke")
             self.assertEqual(result.result, expected, result.detail)
-            self.assertIn(f"differs from token 1, {gap:.4f} apart", result.detail)
-            # The prompt of this run also contains the tokens before the tie.
+            self.assertIn(f"token 1 is the first difference, logits {gap:.4f} apart", result.detail)
+            # The prompt of the run with --top-logits also contains the generated tokens before the first difference.
             asked = next(line for line in one.log("smoke").read_text().splitlines() if "--top-logits" in line)
             self.assertRegex(asked, r"--devices CPU0 .*--prompt-tokens [\d,]+,1 --temp")
 
@@ -82,7 +82,7 @@ class Smoke(Folder):
             status = main.main(["--emulated", "--build", str(one.build), "--out", str(self.folder / "out"), "--only",
                                 "environment,smoke,devices"], "text")  # fmt: skip
         self.assertEqual(status, 1)
-        self.assertRegex(out.getvalue(), r"(?m)^smoke +failed .*: 6 tokens on CUDA0 without graphs: differs from token 1")
+        self.assertRegex(out.getvalue(), r"(?m)^smoke +failed .*: 6 tokens on CUDA0 without graphs: token 1 is the first difference")
         self.assertRegex(out.getvalue(), r"(?m)^devices +ok .*1 passed; .*with SHOAL_CUDA_OFF=wgmma$")
         self.assertIn("off=wgmma\n", one.log("devices").read_text())
         self.assertEqual(json.loads((self.folder / "out/gpu_check.json").read_text())["good"], False)

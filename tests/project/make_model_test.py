@@ -42,7 +42,7 @@ def planned(*arguments):
 
 
 def types(tensors, part):
-    """The type of one matrix in each layer."""
+    """Returns the type of matrix `part` in each layer."""
     return [kind for name, (_, kind, _) in tensors.items() if name.endswith(f".{part}.weight")]
 
 
@@ -230,7 +230,7 @@ class MakeModelTest(unittest.TestCase):
             (["--head-dim", "0"], "--head-dim must be positive"),
             (["--typ", "q8_0"], "unrecognized arguments: --typ; did you mean --type?"),
             (["--head-dim", "15"], "rope needs an even number"),
-            (["--heads", "3", "--kv-heads", "3"], "embd 256 must be a multiple of heads 3 unless --head-dim is given"),
+            (["--heads", "3", "--kv-heads", "3"], "without --head-dim, embd 256 must be a multiple of heads 3"),
         ):
             with self.subTest(arguments):
                 done = make("--dry-run", *arguments)

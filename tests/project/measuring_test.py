@@ -109,7 +109,8 @@ class OthersTest(InFolder):
         self.assertRegex(others.line(), r"^other programs kept up to \d\.\d of \d+ cores busy during 1 of 1 runs: measure ")
 
     def test_own_children_and_idle_machine_do_not_count(self):
-        for used, found in ((0.1, 0), (0.9, 0.9)):  # CPU seconds of other programs per second, reported cores
+        # `used`: CPU seconds per second that other programs use. `found`: number of cores that the script reports.
+        for used, found in ((0.1, 0), (0.9, 0.9)):
             others = interference.Others()
             clock, seconds = iter((100.0, 101.0)), iter((7.0, 7.0 + used))
             with (unittest.mock.patch.object(interference.time, "monotonic", lambda: next(clock)),

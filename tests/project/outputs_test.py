@@ -65,7 +65,7 @@ class OutputsTest(unittest.TestCase):
         symbolic.symlink_to(own)
         os.link(own, hard)
         for path in (own, symbolic, hard):
-            with self.assertRaisesRegex(files.Refused, "is read by this command; name another file for the profile"):
+            with self.assertRaisesRegex(files.Refused, "is also an input file; name another file for the profile"):
                 files.check_replaced(path, "profile", KIND, [MODEL, own], force=True)
 
     def test_recognises_own_charts(self):
@@ -94,7 +94,7 @@ class OutputsTest(unittest.TestCase):
         path = self.precious("model.svg")
         for flag in ("-o", "--journal", "--chart"):
             result = run(*TUNE, "-m", path, flag, path, *["--force"] * (flag != "--journal"), cwd=self.folder)
-            self.expect_refused(result, path, b"GGUF precious", "is read by this command; name another file for the ")
+            self.expect_refused(result, path, b"GGUF precious", "is also an input file; name another file for the ")
 
     def test_bench_scaling_replaces_only_its_own_files(self):
         chart = "speedup-tiny-kjv-5m-q8_0.svg"
@@ -116,7 +116,7 @@ class OutputsTest(unittest.TestCase):
         self.assertIn("/bin/false", run(*accuracy).stderr, "this file is an output of the script")
         model = self.precious("model.gguf")
         result = run(*ACCURACY, "-m", model, "--json", model, "--force")
-        self.expect_refused(result, model, b"GGUF precious", "is read by this command; name another file for the table")
+        self.expect_refused(result, model, b"GGUF precious", "is also an input file; name another file for the table")
 
     def test_make_model_replaces_only_its_own_files(self):
         path = self.precious("model.gguf")

@@ -110,8 +110,8 @@ class Limits(unittest.TestCase):
     def test_reports_broken_limits(self):
         self.assertEqual(self.broken('"f<?>" = { registers = 54, first_load = 2, per_byte = 0.05, bytes = 100 }'), [])
         self.assertEqual(self.broken('"f<?>" = { registers = 53 }\n"f<1>" = { stack = 0 }'),
-                         ["f<1>: registers is 54, the limit 53"])  # fmt: skip
-        self.assertRegex(self.broken('"f<?>" = { per_byte = 1 }')[0], "^f<1>: per_byte is -, the limit 1$")
+                         ["f<1>: registers is 54, the limit is 53"])  # fmt: skip
+        self.assertRegex(self.broken('"f<?>" = { per_byte = 1 }')[0], "^f<1>: per_byte is -, the limit is 1$")
 
     def test_name_without_kernel_is_error(self):
         self.assertEqual(self.broken('"g<*>" = { stack = 8 }'),

@@ -84,7 +84,7 @@ class QuickstartTest(unittest.TestCase):
                 f"set(PROJECT_SOURCE_DIR {ROOT})\ninclude({ROOT}/cmake/mpi.cmake)\n"
                 "if(TARGET shoal_mpi)\n  message(STATUS \"MPI is there\")\nendif()\n")
             (folder / "bin").mkdir()
-            # This mpicxx behaves like the package openmpi-bin without the MPI headers.
+            # This mpicxx behaves like the mpicxx of the package openmpi-bin on a machine without MPI headers.
             (folder / "bin/mpicxx").write_text("#!/bin/sh\ncase $1 in\n-showme:compile) echo -I/nowhere/include ;;\n"
                                                "-showme:link) echo -L/nowhere -lmpi ;;\n*) exit 1 ;;\nesac\n")
             (folder / "bin/mpicxx").chmod(0o755)

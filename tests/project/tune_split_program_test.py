@@ -52,13 +52,13 @@ class ProgramTest(unittest.TestCase):
         split = tuned["best"]["split"]
         self.assertEqual(tuned["units"], 24)
         self.assertEqual(sum(split), 24)
-        self.assertLess(split[0], split[1])  # CPU0 is nine times slower
+        self.assertLess(split[0], split[1])  # CPU0 is nine times slower than CPU1
         self.assertFalse([trial for trial in tuned["all"] if "failed" in trial])
         self.check_who_uses_it(",".join(map(str, split)))
 
     def check_who_uses_it(self, ratio):
         """Checks that `run` and `plan` use the profile. `plan` prints the placement of tensors. In `run`, the shares
-        change the last digits of the logits, because each device sums another number of values."""
+        determine the number of values that each device sums, and so the last digits of the logits."""
         profile = ["--tensor-split", f"@{self.profile}"]
         for command, kept, arguments in (
                 ("run", ("tokens", "top_logits"), ["-p", "In the beginning", "-n", 8, "--temp", 0, "--top-logits", 8]),
@@ -70,7 +70,7 @@ class ProgramTest(unittest.TestCase):
             self.assertNotEqual(by_profile, by_even, command)
 
     def test_predicted_split_is_measured_first(self):
-        self.slowdown = "3,1"  # with a slower CPU0, the probe would take longer
+        self.slowdown = "3,1"  # with the default "9,1", the probe would take longer
         tuned = self.tune("-n", 8, "-r", 1, "--trials", 2)
         self.assertEqual(tuned["all"][0]["origin"], "prediction")
         self.assertIn("generation", json.loads(self.profile.read_text())["prediction"])

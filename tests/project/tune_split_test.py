@@ -123,7 +123,7 @@ class SearchTest(TuneSplit):
         return min(((a, UNITS - a) for a in range(UNITS + 1)), key=lambda split: seconds(config, split))
 
     def test_finds_the_best_split_in_few_runs(self):
-        """`most` is the number of splits that an earlier search with Gaussian processes measured on this machine."""
+        """The search measures at most `most` splits, as many as an earlier search with Gaussian processes measured."""
         machines = ([1, 3], 0.05, 0.01, 6), ([3, 1], 0.0, 0.02, 6), ([1, 1], 0.3, 0.01, 5), ([1, 7], 0.1, 0.005, 6)
         for number, (speeds, wait, noise, most) in enumerate(machines):
             with self.subTest(speeds=speeds, wait=wait, noise=noise):
@@ -182,7 +182,8 @@ class SearchTest(TuneSplit):
                 layouts = [tuple(round(units * part / 24) for part in split[:1]) for split in splits]
                 self.assertEqual(len(layouts), len(set(layouts)), splits)
                 self.assertLessEqual(len(layouts), most or 25)
-                fastest = min(seconds(self.config, (a, units - a)) for a in range(units + 1))  # may be a tie
+                # Several splits can be equally fast.
+                fastest = min(seconds(self.config, (a, units - a)) for a in range(units + 1))
                 found = round(units * tuned["best"]["split"][0] / 24)
                 self.assertAlmostEqual(seconds(self.config, (found, units - found)), fastest)
 
@@ -253,7 +254,7 @@ class FailureTest(TuneSplit):
 
     def test_reports_error_if_all_splits_fail(self):
         self.machine(speeds=[1, 3], failures=[{"share": [0, 0, 2], "how": "message"}])
-        self.fails("tune_split: no split could be measured; the last failed with: CPU1 has too little memory")
+        self.fails("tune_split: no split could be measured; the last split failed with: CPU1 has too little memory")
         self.assertLessEqual(len(self.log()), 8)
         self.assertFalse((self.folder / "model.split.json").exists())
 
@@ -276,7 +277,7 @@ class FailureTest(TuneSplit):
                 (2, "0 is not above 0", ["--trials", "0"]),
                 (2, "4097 is more than 4096", ["--units", "4097"]),
                 (2, "invalid int value: 'x'", ["--units", "x"]),
-                (1, "--units 1 is less than the 2 devices", ["--units", "1"]),
+                (1, "--units 1 is less than the number of devices, 2", ["--units", "1"]),
                 (2, "unrecognized arguments: --trial; did you mean --trials?; see tune_split", ["--trial", "5"]),
                 (2, "argument -p: the objective mix needs more than 0 tokens", ["--objective", "mix", "-p", "0"]),
                 (2, "argument -n: the objective generation needs", ["--objective", "generation", "-n", "0"]),
@@ -336,7 +337,7 @@ class FailureTest(TuneSplit):
         journal = ["--journal", "model.split.journal.jsonl", "--chart", "a.svg"]
         with mock.patch("os.replace", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))):
             done = self.fails("tune_split: cannot write the profile full.json: No space left on device; the same command "
-                              "with another -o and --journal model.split.journal.jsonl writes it", "-o", "full.json",
+                              "with another -o and --journal model.split.journal.jsonl writes the profile", "-o", "full.json",
                               *journal)
         self.assertIn("best: --tensor-split 6,18", done.stdout)
         self.assertTrue((self.folder / "a.svg").exists())
@@ -379,7 +380,7 @@ class InterruptionTest(TuneSplit):
         return child.returncode, stdout, stderr
 
     def resumed(self):
-        """Resumes the script. The result is the same as without an interruption."""
+        """Resumes the script, and checks that the result is the same as without an interruption."""
         self.machine(speeds=[1, 3], wait=0.05, noise=0.01)
         tuned = self.tune()
         self.assertEqual(self.log()[:2], ["12,12", "24,0"])
@@ -429,7 +430,8 @@ class OutputTest(TuneSplit):
         self.machine(speeds=[1, 2], wait=0.05, noise=0.3)  # the arithmetic mean exceeds the median by some per cent
         for trial in self.tune("--objective", "mix", "--trials", 5)["all"]:
             score = 640 / (512 / trial["prompt"] + 128 / trial["generation"])
-            self.assertAlmostEqual(trial["score"] / score, 1, delta=0.02)  # mean score differs from score of mean rates
+            # The mean of the scores differs slightly from the score of the mean rates.
+            self.assertAlmostEqual(trial["score"] / score, 1, delta=0.02)
         self.again()
         for trial in self.tune("--trials", 3)["all"]:
             self.assertAlmostEqual(trial["generation"] / trial["score"], 1, delta=1e-3)

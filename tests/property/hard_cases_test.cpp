@@ -64,7 +64,7 @@ int collectives(const meta::Plan& plan) {
   }));
 }
 
-TEST(HardCases, ReductionsOverSplitAxisGiveSameResults) {
+TEST(HardCases, ReductionsOverSplitAxisGiveSameResultsAsOneDevice) {
   for (const char* op :
        {"soft_max(%w, _, _)", "rms_norm(%w)", "layer_norm(%w)", "sum_rows(%w)", "argmax(%w)", "top_k(%w) {k=3}"}) {
     const std::string text = "weight %w f32 [12, 3]\n%y = " + std::string(op) + "\noutput %y\n";
@@ -82,7 +82,7 @@ weight %w f32 [8, 12]
 output %y
 )";
   const Layouts segments{{"w", split(1, 2, "4:{0} 2:{1} 4:{0} 2:{1}")}};
-  expect_same(2, text, {{"w", split(1, 2, "6:{0} 6:{1}")}});  // the cuts of the two halves differ
+  expect_same(2, text, {{"w", split(1, 2, "6:{0} 6:{1}")}});  // rank 0 owns gate, and rank 1 owns up
   expect_same(2, text, segments);
   EXPECT_EQ(collectives(plan_of(2, text, segments)), 0);
 }
@@ -117,7 +117,7 @@ output %y
   expect_same(3, text, {{"v", split(1, 3, "5:{0} 3:{2}")}, {"w", split(0, 3, "5:{0} 3:{2}")}});
 }
 
-TEST(HardCases, EverySplitOfMatmulGivesSameResult) {
+TEST(HardCases, EverySplitOfMatmulGivesSameResultAsOneDevice) {
   const std::string text = R"(
 weight %a f32 [8, 6, 2]
 weight %b f32 [8, 5, 4]
@@ -152,7 +152,7 @@ cache %v f32 [6, 4, 2]
 output %y
 )";
 
-TEST(HardCases, SplitUnfusedAttentionGivesSameResults) {
+TEST(HardCases, UnfusedAttentionWithSplitHeadsGivesSameResultsAsOneDevice) {
   expect_same(2, kUnfusedAttention, {{"wq", even(1, 2, 16)}, {"k", even(2, 2, 2)}, {"v", even(2, 2, 2)}});
   expect_same(2, kUnfusedAttention, {{"wq", split(1, 2, "12:{0} 4:{1}")}, {"k", even(2, 2, 2)}, {"v", even(2, 2, 2)}});
   expect_same(4, kUnfusedAttention,
@@ -262,7 +262,7 @@ output %logits
 )";
   expect_same(3, text, {{"e", split(1, 3, "5:{0} 2:{1} 3:{2}")}});
   expect_same(3, text, {{"e", split(1, 3, "2:{1} 5:{0} 3:{1}")}});
-  EXPECT_EQ(collectives(plan_of(3, text, {{"e", split(1, 3, "5:{0} 2:{1} 3:{2}")}})), 1);  // sums the rows of %e
+  EXPECT_EQ(collectives(plan_of(3, text, {{"e", split(1, 3, "5:{0} 2:{1} 3:{2}")}})), 1);  // the collective sums %x
 }
 
 TEST(HardCases, PartialSumMayBeOutput) {
@@ -362,7 +362,7 @@ output %y
   }
 }
 
-TEST(HardCases, OddDeviceCountsAndRatiosGiveSameResults) {
+TEST(HardCases, OddDeviceCountsAndRatiosGiveSameResultsAsOneDevice) {
   const std::string text = R"(
 input %x f32 [96, 2]
 weight %up q8_0 [96, 96]
@@ -493,7 +493,7 @@ std::string device_error(F&& what) {
   return "no error";
 }
 
-TEST(HardCases, AllocationFailureOnOneDeviceFreesMemoryOfAll) {
+TEST(HardCases, FailedAllocationOnOneDeviceFreesMemoryOfAllDevices) {
   for (int which = 0; which < 3; ++which) {
     const OneIsFull devices(which, "4K");
     const auto before = devices.free();
@@ -508,7 +508,7 @@ TEST(HardCases, AllocationFailureOnOneDeviceFreesMemoryOfAll) {
   }
 }
 
-TEST(HardCases, PlanFailureOnOneDeviceFreesMemoryOfAll) {
+TEST(HardCases, FailedPlanOnOneDeviceFreesMemoryOfAllDevices) {
   const std::string text = "input %x f32 [16, 300]\nweight %w f32 [16, 12]\n%y = mul_mat(%w, %x)\noutput %y\n";
   for (int which = 0; which < 3; ++which) {
     const OneIsFull devices(which, "8K");

@@ -186,10 +186,10 @@ std::vector<Misuse> rules() {
       with_rule("RuleWithFewerSources", Op::kSetRows, "x [r] h z, x (i) h z -> x [r] h z", "expected 3 sources, got 2"),
       with_rule("RuleWithoutPresentSource", Op::kSetRows, "x [r] h z, -, (i) -> x [r] h z", "'-' for absent sources"),
       with_rule("RuleLinearInMissingSource", Op::kScale, "a b -> a b | linear 4", "an existing source"),
-      with_rule("RuleSelectingWithoutRanges", Op::kScale, "[a] b -> [a] b", "no selected"),
+      with_rule("RuleSelectingWithoutRanges", Op::kScale, "[a] b -> [a] b", "an op with index ranges"),
       with_rule("NoRuleForInPlaceWrite", Op::kSetRows, std::nullopt, "MetaOptions::rules"),
       with_rule("RuleUnableToFollowCache", Op::kSetRows, "(x) [r] h z, (x) (i) h z, (i) -> (x) [r] h z",
-                "does not allow the layout of the cache"),
+                "does not allow the layout "),
   };
 }
 

@@ -25,7 +25,7 @@ std::vector<Device*> some_devices() {
 
 class MetaProperty : public testing::TestWithParam<int> {};
 
-TEST_P(MetaProperty, MetaDeviceMatchesOneDevice) {
+TEST_P(MetaProperty, MetaDeviceGivesSameResultsAsOneDevice) {
   const auto members = some_devices();
   check_property({random_case, [&](const RandomCase& one) { return check_case(one, members); }}, GetParam(), kShards);
 }

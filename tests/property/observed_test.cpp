@@ -21,7 +21,7 @@ std::string check_observed(const RandomCase& one) {
 
 class ObservedProperty : public testing::TestWithParam<int> {};
 
-TEST_P(ObservedProperty, SchedulerMatchesReference) {
+TEST_P(ObservedProperty, ResultsOfSchedulerMatchReference) {
   check_property({.draw = integer_case, .check = check_observed, .cases = 4000}, GetParam(), kObservedParts);
 }
 

@@ -1,6 +1,6 @@
 // Tests with random cases. A case has a graph, split states of its weights, and 1 to 16 ranks. The ranks belong to 2 to
-// 4 processes on 1 to 4 hosts. Each process must get the results of one device, and all processes must get the same
-// bits. Threads with their own process groups act as processes.
+// 4 processes on 1 to 4 hosts. Each process must get the same results as one device, and all processes must get the
+// same bits. Threads with their own process groups act as processes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ std::string check_on_processes(const RandomCase& one) {
 
 class ProcessesProperty : public testing::TestWithParam<int> {};
 
-TEST_P(ProcessesProperty, ProcessesMatchOneDevice) {
+TEST_P(ProcessesProperty, ProcessesGiveSameResultsAsOneDevice) {
   if (plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
   check_property({.draw = random_case, .check = check_on_processes, .cases = 500}, GetParam(), kProcessParts);
 }

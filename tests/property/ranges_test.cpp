@@ -1,6 +1,6 @@
 // Random integer graphs run on one CPU device and on a meta device, in all modes of tests/support/device_session.h.
-// Between runs, weights move to new memory and caches keep their values. In some runs, the queue of the backend is held
-// (HeldBackend). All results must be bit-identical to the float64 reference.
+// Between runs, weights move to new memory and caches keep their values. In some runs, HeldBackend objects delay the
+// start of the queued work. All results must be bit-identical to the float64 reference.
 #include <gtest/gtest.h>
 
 #include "tests/support/device_session.h"

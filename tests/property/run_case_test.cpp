@@ -73,7 +73,7 @@ TEST(Poison, IsNaNOnEveryRank) {
   }
 }
 
-TEST(Disagreement, IsFoundBetweenCopiesAndBetweenOwners) {
+TEST(Disagreement, IsFoundAmongMirroredCopiesAndAmongOwnersOfOneRun) {
   TensorContext weights;
   Tensor* copies = weights.add("copies", DType::kF16, {4, 3, 1, 1});
   Tensor* shared = weights.add("shared", DType::kF32, {4, 3, 2, 1});
@@ -92,7 +92,7 @@ TEST(Disagreement, IsFoundBetweenCopiesAndBetweenOwners) {
   write_values(copy, values);
   EXPECT_EQ(disagreement(*copies, 1.0), "%copies, mirrored: rank 2 differs from rank 0 at byte 10");
 
-  Tensor& part = meta::shard(*shared, 2);  // rank 2 owns rows 1 and 2 of both matrices
+  Tensor& part = meta::shard(*shared, 2);  // rank 2 owns rows 1 and 2 of the two matrices in `shared`
   values = read_values(part);
   values[8] += 0.5;
   write_values(part, values);

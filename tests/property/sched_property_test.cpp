@@ -20,7 +20,7 @@ Device& cpu_device(int index) {
   return Registry::instance().device("CPU" + std::to_string(index));
 }
 
-/// Up to five backends. The last backend is a CPU. The first test devices are the members of the meta device.
+/// Up to five backends. The last backend is a CPU. If there is a meta device, its members are the first test devices.
 class Backends {
  public:
   Backends(const RandomCase& one, uint64_t seed) {
@@ -56,7 +56,7 @@ std::string check_scheduling(const RandomCase& one) {
 
 class SchedProperty : public testing::TestWithParam<int> {};
 
-TEST_P(SchedProperty, SchedulerMatchesOneDevice) {
+TEST_P(SchedProperty, SchedulerGivesSameResultsAsOneDevice) {
   check_property({.draw = random_case, .check = check_scheduling, .share = 0.5}, GetParam(), kSchedulerParts);
 }
 

@@ -135,7 +135,7 @@ TEST_F(Comparisons, ShareCachesBetweenGraphs) {
   EXPECT_TRUE(test::close_to(test::read_values(*leaves.find(cache)), test::read_values(cache), {1e-6}));
 }
 
-TEST_F(Comparisons, WorkAgainAfterFailures) {
+TEST_F(Comparisons, SucceedAgainAfterFailures) {
   Graph& graph = world.add(test::llama_graph(3));
   EXPECT_THROW(Comparison(*first, graph, *first, leaves), InvalidArgument) << "the copies are on another device";
   Comparison comparison(*first, graph, *second, leaves);

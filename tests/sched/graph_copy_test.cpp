@@ -78,7 +78,7 @@ TEST_F(GraphCopies, AreIndependentAndFreedByDestruction) {
   EXPECT_EQ(Rig::cpu(3).memory().free, free);
 }
 
-TEST_F(GraphCopies, ShareLeaves) {
+TEST_F(GraphCopies, ShareCopiesOfLeaves) {
   Graph &prompt = world.add(test::llama_graph(5)), &token = world.add(test::llama_graph(1));
   LeafCopies leaves(*mesh);
   GraphCopy first(prompt, leaves);

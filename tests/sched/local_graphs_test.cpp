@@ -1,4 +1,5 @@
-// Tests of check_writable(), which rejects a copy if the copy would be written before it has memory.
+// Tests of check_writable(). This function rejects a copy if a write to the copy would precede the allocation of its
+// memory.
 #include "sched/local_graphs.h"
 
 #include <gmock/gmock.h>

@@ -65,7 +65,7 @@ TEST_F(ScheduledMeta, RunsAsOnlyBackend) {
   check({meta.get()}, {{"*", mesh.get()}}, 1);
 }
 
-TEST_F(ScheduledMeta, RunsWithHeadOnCpu) {
+TEST_F(ScheduledMeta, RunsWithOutputHeadOnCpu) {
   check({meta.get(), cpu.get()}, {{"head", &Rig::cpu(3)}, {"*", mesh.get()}}, 2);
 }
 
@@ -147,7 +147,7 @@ TEST_F(MetaInputs, KeepValuesWhileHostReadsObservedNode) {
 
 /// On the second rank, the addend of the sum is the copy of w1 itself. No node of this rank reads the copy, but the
 /// copy must not be overwritten.
-TEST(MetaCopies, CopiedWeightInOutputSumIsNotOverwritten) {
+TEST(MetaCopies, WeightCopyInPartialOutputIsNotOverwritten) {
   const std::string text = R"(
 weight %w1 f32 [64]
 weight %w2 f32 [64]

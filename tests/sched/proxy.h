@@ -39,7 +39,8 @@ class ProxyDevice final : public Device {
  public:
   explicit ProxyDevice(Device& inner, std::string name = {}) : inner_(inner), name_(std::move(name)) {}
 
-  std::function<bool(const Tensor&)> refuses;  ///< nodes that supports_op() rejects; if empty, rejects none
+  std::function<bool(const Tensor&)> refuses;  ///< whether supports_op() rejects the node; if empty, supports_op()
+                                               ///< rejects no node
   std::function<bool(const Tensor&)> wants;    ///< result of offload_op(); if empty, the result is false
   bool has_events = true;
   bool reads_all = false;  ///< whether the device can read memory of all other devices

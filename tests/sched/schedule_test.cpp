@@ -126,7 +126,7 @@ output %y
   for (const Split& split : schedule.splits) EXPECT_EQ(split.backend, 0) << "the factors are copied";
 }
 
-TEST_F(Schedules, GiveNodesWithoutWeightsToFasterNeighbour) {
+TEST_F(Schedules, RunNodeWithoutWeightsOnFasterBackendOfNeighbourNodes) {
   EXPECT_EQ(to_string(make(kTwoLayers, {{"w0", &host}, {"w1", &a}})),
             "schedule of graph: 2 splits on 3 backends, 2 copies, 640 B\n"
             "split 0  HOST\n"
@@ -234,7 +234,7 @@ TEST_F(Schedules, CopyOnlyUsedExperts) {
   EXPECT_EQ(to_string(make(kExperts, {}, &host)),
             "schedule of graph: 2 splits on 3 backends, 4 copies, 14.1 KiB\n"
             "split 0  A\n"
-            "  copy experts f32 [32, 16, 6] from HOST, the experts in ids2\n"
+            "  copy experts f32 [32, 16, 6] from HOST, only experts in ids2\n"
             "  copy x       f32 [32, 1, 8]  from the caller\n"
             "  copy ids2    i32 [2, 8]      from the caller\n"
             "  node e       mul_mat_id      offload\n"
@@ -254,7 +254,7 @@ output %f
   EXPECT_EQ(make(twice, {}, &host).splits[0].copies[0].ids, nullptr) << "another node also uses the experts";
 }
 
-TEST_F(Schedules, PropagateBackendsToNeighbours) {
+TEST_F(Schedules, PropagateBackendsToNeighbourNodes) {
   const std::string text = R"(
 input %x f32 [64, 1]
 weight %w0 f32 [64, 64]
@@ -311,7 +311,7 @@ output %q
             "  node q mul_mat     weight\n");
 }
 
-TEST_F(Schedules, RunNodesOfHostCachesOnHost) {
+TEST_F(Schedules, RunNodesThatAccessHostCachesOnHost) {
   const std::string text = R"(
 input %x f32 [64, 1]
 input %slots16.rows i32 [1]
@@ -342,7 +342,7 @@ output %o
             "  node o     mul_mat  weight\n");
 }
 
-TEST_F(Schedules, OrderSplitsIfCacheIsSharedInPlace) {
+TEST_F(Schedules, OrderSplitsIfOtherBackendReadsCacheInPlace) {
   const std::string text = R"(
 input %x f32 [32, 1]
 input %slots16.rows i32 [1]
@@ -463,8 +463,8 @@ output %keys
   expect(*mesh, "leave out members that cannot, or add a CPU device as the last device");
 }
 
-TEST_F(Schedules, RunNodeOnLastBackendIfDataIsInHostMemoryOfOtherDevice) {
-  // Both backends can read memory of CPU2, but neither is a backend of CPU2.
+TEST_F(Schedules, PreferLastBackendIfNoBackendOwnsTheHostMemory) {
+  // Both backends can read memory of CPU2, but neither backend belongs to the device CPU2.
   ProxyDevice first(cpu(2), "FIRST"), last(cpu(2), "LAST");
   first.reads_all = last.reads_all = true;
   devices = {&first, &last};

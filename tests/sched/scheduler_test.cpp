@@ -99,7 +99,7 @@ TEST_F(SchedulerRuns, GiveSameResultsAsOneDevice) {
   EXPECT_EQ(scheduler->member_sizes(0).size(), 1U);
 }
 
-TEST_F(SchedulerRuns, WorkOnDevicesWithoutEvents) {
+TEST_F(SchedulerRuns, AreCorrectOnDevicesWithoutEvents) {
   a.has_events = b.has_events = false;
   const auto scheduler = make({.copies = 2});
   Graph& graph = world.add(two_layers(3));
@@ -152,7 +152,8 @@ output %y
   for (int i : {0, 1}) {
     const auto scheduler = make();
     scheduler->allocate(graph);
-    // Host memory contains the caller's x, two slots for x, and one slot for an operand of the sum.
+    // Host memory contains the caller's x, two slots (intermediate buffers) for x, and one slot for an operand of the
+    // sum.
     EXPECT_EQ(scheduler->host_bytes(), 3 * x.bytes() + y.bytes());
     run(*scheduler, static_cast<float>(i), alone[i]);
     scheduler->synchronize();
@@ -226,7 +227,7 @@ TEST_F(SchedulerRuns, KeepInputsPlacedByCaller) {
   EXPECT_EQ(x->buffer, own.get());
 }
 
-TEST_F(SchedulerRuns, GetAsyncReadsInputs) {
+TEST_F(SchedulerRuns, InputsCanBeReadWithGetAsync) {
   Graph& graph = world.add(two_layers());
   const auto scheduler = make();
   check(*scheduler, graph, 1.0f);
@@ -264,7 +265,7 @@ output %score
       scheduler->compute_async(graph);
       scheduler->get_async(*graph.find("score"), seen[static_cast<size_t>(run)].data(), 0, 64);
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // enough time for a backend that does not wait
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // a backend that does not wait ends in this time
     gate.open = true;
     scheduler->synchronize();
     for (int run = 0; run < 4; ++run) {
@@ -353,7 +354,7 @@ TEST_F(SchedulerRuns, ReplanAfterWeightIsPlacedAgain) {
   EXPECT_EQ(scheduler->splits(), 1) << "all nodes are on B now";
 }
 
-TEST_F(SchedulerRuns, KeepUserBackendsUntilReset) {
+TEST_F(SchedulerRuns, KeepBackendsSetByUserUntilReset) {
   const auto scheduler = make();
   Graph& graph = world.add(two_layers(2));
   check(*scheduler, graph, 1.0f);
@@ -503,7 +504,7 @@ weight %a_own f32 [32, 8, 8]
 %scores = mul_mat(%router, %flat)
 %chosen = top_k(%scores) {k=2}
 )";
-  // This node copies the ids to A before the split that uses the experts.
+  // This node runs on A, so the scheduler copies the ids to A before the split that uses the streamed experts.
   if (brought_early) text += "%early = mul_mat_id(%a_own, %x, %chosen)\noutput %early\n";
   return text + R"(
 %h0 = mul_mat(%b0, %flat)

@@ -87,8 +87,8 @@ const Choice kChoices[] = {
     {"DifferentNumbersOfExperts", kUnlikeNumbers, {{"y", 0}, {"z", 0}, {"w", 0}}},
 };
 
-/// A layout of `experts` experts. All experts are on rank `owner`. If `owner` is negative, the experts alternate over
-/// all ranks.
+/// A layout of `experts` experts. All experts are on rank `owner`. If `owner` is negative, rank (i mod ranks) owns
+/// expert i.
 meta::Layout experts_on(int ranks, int owner, int64_t experts) {
   std::vector<meta::Run> runs;
   for (int64_t i = 0; i < experts; ++i) runs.push_back({1, {owner < 0 ? static_cast<int>(i) % ranks : owner}});
@@ -124,7 +124,7 @@ class StreamedExperts : public testing::TestWithParam<Choice> {
   Rig rig{5};
 };
 
-TEST_P(StreamedExperts, AreThoseThatIdsSelect) {
+TEST_P(StreamedExperts, CopyingOnlySelectedExpertsGivesSameResultsAsOneDevice) {
   test::ProxyDevice own(Rig::cpu(0), "OWN");
   check(own, "one device with memory of its own");
   for (int ranks = 1; ranks <= 4; ++ranks) {

@@ -15,8 +15,8 @@
 namespace shoal::test {
 namespace {
 
-/// Returns 0 if `a` equals `b`, or if both are NaN. In other cases with a NaN or an infinity, returns infinity. For all
-/// other numbers, returns |a - b|.
+/// Returns 0 if `a` equals `b`, or if both are NaN. Returns |a - b| if `a` and `b` are finite. Otherwise, returns
+/// infinity.
 double distance(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
   return std::isfinite(a) && std::isfinite(b) ? std::abs(a - b) : INFINITY;

@@ -172,8 +172,8 @@ class Session {
     while (!pieces.empty()) pieces.pop_back();  // later plans refer to earlier plans
   }
 
-  /// Some inputs whose first user is in this piece become late inputs. Each late input is written before a random
-  /// segment. This segment is not later than the segment of the first user.
+  /// Some inputs whose first user is in this piece become late inputs (PlanOptions::late). Each late input is written
+  /// before a random segment. This segment is not later than the segment of the first user.
   void add_late_inputs(const Graph& graph, Piece& piece) const {
     for (const Tensor* input : graph.inputs()) {
       const int user = first_user(graph, *input);

@@ -1,5 +1,5 @@
-// Random decisions about named objects. Each decision depends only on a seed and the name. So a case that has been
-// shrunk still runs in the mode in which it failed.
+// Random decisions about named objects. Each decision depends only on a seed and the name. So a shrunk case runs in the
+// same mode as the original case.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@ namespace shoal::test {
 class Dice {
  public:
   explicit Dice(uint64_t seed) : seed_(seed) {}
-  /// Returns dice that decide about the same names independently of this object, for example in the next run.
+  /// Returns dice with a seed that depends on `what` and on the seed of this object. So each run can have its own dice,
+  /// which make independent decisions about the same names.
   Dice of(std::string_view what) const { return Dice(mixed(what)); }
   /// A random number in [0, sides).
   size_t draw(std::string_view name, size_t sides) const { return static_cast<size_t>(mixed(name) % sides); }

@@ -28,8 +28,8 @@ int nearest_level(const std::array<float, kCount>& levels, float x) {
 
 /// Returns the candidate scale with the smallest squared error of x ~ scale * level. Each candidate first maps the
 /// element with the largest magnitude to a level or near a level. Then the candidate is replaced by the best scale for
-/// the resulting levels. Four more rounds refine the best candidate. A negative scale is possible only if the levels
-/// are not symmetric.
+/// the resulting levels. Four more rounds refine the best candidate. A negative scale is possible only if some levels
+/// are negative and the levels are not symmetric.
 ///   {1, 0, -2} with {-1, 0, 1} -> 1.5, because the squared error is smaller than with 2
 template <size_t kCount>
 float fit_levels(const float* x, int n, const std::array<float, kCount>& levels) {
@@ -134,8 +134,8 @@ float scale_of(const Block& block, int group) {
 }
 
 /// The sign bits and magnitudes of eight elements that are stored together. If `even` is set, the number of set sign
-/// bits must be even. If this number is odd, the sign bit of the element nearest to zero is flipped and its magnitude
-/// becomes negative.
+/// bits must be even. If this number is odd, the sign bit of the element nearest to zero is flipped, and the magnitude
+/// of this element becomes negative.
 struct Signs {
   uint8_t bits = 0;
   float magnitudes[8];

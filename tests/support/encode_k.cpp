@@ -14,7 +14,7 @@ namespace {
 using namespace quants;
 
 constexpr int kSteps = 9;            // number of candidate scales on each side of (range of x) / high
-constexpr float kStepLevels = 0.1f;  // distance between candidates, in quantisation steps of the largest element
+constexpr float kStepLevels = 0.1f;  // change of (range of x) / scale from one candidate to the next
 
 struct Affine {
   float scale = 0;  ///< >= 0

@@ -1,5 +1,5 @@
-// Encoders of the dtypes that only weights have. shoal reads these dtypes but never writes them, so it has no encoders
-// for them (DTypeTraits::from_f32 is nullptr). Tests create weights with these encoders.
+// Encoders of the dtypes that only weights have. shoal reads these dtypes but never writes them, so
+// DTypeTraits::from_f32 is nullptr for these dtypes. Tests create weights with these encoders.
 #pragma once
 
 #include "graph/dtype.h"

@@ -18,7 +18,7 @@ namespace shoal {
 struct Fault {
   enum Kind : uint8_t {
     kNone,
-    kStall,   ///< the call starts late by `stall`
+    kStall,   ///< the call is delayed by `stall`
     kFail,    ///< a task before the call fails with DeviceError("injected fault ...")
     kCorrupt  ///< one bit of the first element of the rank's result is flipped
   };

@@ -15,10 +15,11 @@ namespace {
 constexpr int kMostRanks = 4;
 /// Largest absolute value of a leaf, or of an addend of a Partial leaf.
 constexpr int64_t kLeafBound = 4 + 3 * (kMostRanks - 1);
-/// Largest absolute value of cache rows. bf16 rounds some whole numbers above 256 to other whole numbers.
+/// Largest absolute value of cache rows. A bf16 cache rounds some whole numbers above 256, and an f16 cache some whole
+/// numbers above 2048. The rounded values are also whole numbers.
 constexpr int64_t kCacheBound = 4096;
 constexpr int64_t kExperts = 5;
-/// Largest absolute value that may be stored in f16 or bf16, or multiplied by an f16 or bf16 weight.
+/// Largest absolute value that a node may cast to f16 or bf16, or multiply by an f16 or bf16 weight.
 constexpr int64_t kHalfBound = 128;
 /// Larger values are clamped before other ops use them. f32 sums of whole numbers are exact up to 2^24.
 constexpr int64_t kBound = 1 << 22;
@@ -120,7 +121,7 @@ class Generator {
     return pick(4) != 0 ? graph_.input(full, dtype, shape) : weights_.add(full, dtype, shape);
   }
 
-  /// A random value of the graph. On average, older values have more users.
+  /// A random value of the graph. On average, older values have more users than newer values.
   Value any() { return floats_[static_cast<size_t>(pick(static_cast<int64_t>(floats_.size())))]; }
 
   void keep(Tensor* tensor, int64_t bound) {
@@ -278,8 +279,8 @@ class Generator {
 
   /// Products with experts. The ids of the experts are a leaf or come from a router. There are one or two weights,
   /// whose numbers of experts can differ. A weight contains all experts or only some ranges of experts. The ids of a
-  /// router may also select rows of a table, as models select the router's weights. In this case, each rank has the
-  /// ids, and can free their memory before it computes the experts.
+  /// router may also select rows of a table, as models select the router's weights. If the ids select table rows, each
+  /// rank has the ids and can free the memory of the ids before the products.
   void make_experts() {
     Value x = within(any(), kHalfBound / 2);
     const Shape& s = x.tensor->shape;
@@ -380,8 +381,8 @@ class Generator {
     integers_.push_back({made, kind == 2 ? x.bound * kLeafBound : x.bound + kLeafBound});
   }
 
-  /// Marks random nodes as outputs, except views of caches that later nodes write. Such a view may contain the values
-  /// after the write.
+  /// Marks random nodes as outputs. A view of a cache is not marked if a later node writes the cache, because the view
+  /// may then contain the values after the write.
   void mark_outputs() {
     std::set<const Tensor*> used, written;
     for (Tensor* node : graph_.nodes()) used.insert(node->src.begin(), node->src.end());

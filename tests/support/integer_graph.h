@@ -1,7 +1,8 @@
-// Random graphs of small whole numbers. No sum, product or conversion is rounded, and the order of additions has no
-// effect. So all devices must give the same bits. The graphs have few shapes, and each value has many users. So some
-// nodes use an input on one rank, and other nodes use the same input on all ranks. The graphs contain views of views,
-// axes of length 1, and caches that nodes read and write.
+// Random graphs of small whole numbers. No sum, product or cast is rounded, and the order of additions has no effect.
+// Writes to f16 and bf16 caches round large numbers to other whole numbers. So all devices must give the same bits. The
+// graphs have few shapes, and each value has many users. So some nodes use an input on one rank, and other nodes use
+// the same input on all ranks. The graphs contain views of views, axes of length 1, and caches that nodes read and
+// write.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Finds the small test models in data/models. Models that are stored compressed or that the build makes are in the
-// build folder. SHOAL_MODELS_DIR is an additional folder.
+// Finds the small test models in data/models. The build folder contains models that the build decompresses or creates.
+// SHOAL_MODELS_DIR is an additional folder.
 #pragma once
 
 #include <cstdlib>

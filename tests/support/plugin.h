@@ -25,7 +25,8 @@ inline Device* plugin_device() {
   const auto devices = plugin_devices();
   return devices.empty() ? nullptr : devices.front();
 }
-/// Test device `number`. If the plug-in has several devices, this is a device of the plug-in, otherwise a CPU device.
+/// Returns test device `number`. The test devices are the devices of the plug-in if the plug-in has several devices,
+/// otherwise CPU devices.
 inline Device& test_device(int number) {
   const auto devices = plugin_devices();
   if (devices.size() > 1) return *devices[static_cast<size_t>(number)];

@@ -11,7 +11,7 @@
 
 namespace shoal::test {
 
-/// Calls `work`, then leaves the group. If `work` throws, calls leave_failed() instead of leave().
+/// Calls `work`, leave() and leave_failed(). Omits leave() if `work` throws or if the group has failed.
 template <class F>
 void run_in(ProcessGroup& group, F work) {
   try {

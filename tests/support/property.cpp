@@ -60,7 +60,7 @@ class LastWords {
   }
 
  private:
-  /// Prints the case and restores the previous signal handlers. After the return, the signal occurs again.
+  /// Prints the case and restores the previous signal handlers. After this handler returns, the signal occurs again.
   static void print(int signal) {
     (void)!write(STDERR_FILENO, words_.data(), words_.size());
     for (size_t i = 0; i < kDeadly.size(); ++i) sigaction(kDeadly[i], &before_[i], nullptr);

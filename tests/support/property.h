@@ -4,7 +4,7 @@
 //   SHOAL_PROPERTY_RANKS=N   only cases with at most N ranks (default: all), for a plug-in with few devices
 //   SHOAL_PROPERTY_SEED=S    only the case of seed S
 //
-// A failing case is shrunk and printed as text with its seed. If a case ends the program, it is printed without
+// A failing case is shrunk and printed as text with its seed. A case that ends the program is printed without
 // shrinking. A fault, an abort or a run time of more than five minutes ends the program.
 #pragma once
 

@@ -13,9 +13,9 @@
 namespace shoal::test {
 namespace {
 
-/// A float value of the graph. `exact`: every sharding gives the same bits, because the value depends on no sum whose
-/// order the sharding changes. Only exact values may be sources of ops with discrete results. `magnitude`: approximate
-/// largest absolute value.
+/// A float value of the graph. `exact`: every sharding gives the same bits. A value is not exact if the sharding
+/// changes the order of a sum on which the value depends. Only exact values may be sources of ops with discrete
+/// results. `magnitude`: approximate largest absolute value.
 struct Value {
   Tensor* tensor;
   bool exact;
@@ -511,7 +511,7 @@ class Generator {
     keep(cast(graph_, cast(graph_, x.tensor, dtype), DType::kF32), false, x.magnitude);
   }
 
-  /// Ops on f16 or bf16 values. Their other operands are leaves of the same dtype or f32.
+  /// Ops on f16 or bf16 values. The other operands of these ops are leaves of the same dtype or of dtype f32.
   void make_half() {
     if (f32_only_) return;
     const Value x = any();

@@ -1,5 +1,5 @@
-// Random layouts and values for the leaves of a graph. In the name of an integer leaf, the number is the length of the
-// range of its values. The name of a leaf determines the range of its values:
+// Random layouts and values for the leaves of a graph. The name of a leaf determines the range of its values. The
+// number in the name of an integer leaf sets the bounds of this range:
 // - ids8.*: values in [0, 8)
 // - slots8.*: distinct values in [0, 8)
 // - pos8.*: ascending values in [0, 8)

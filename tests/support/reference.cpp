@@ -244,8 +244,8 @@ Array layer_norm(const Tensor& node, const Sources& src) {
   });
 }
 
-/// Replaces logits by their soft-max. `sink` is one more logit without a result. If all logits are -infinity, the
-/// results are zeros.
+/// Replaces logits by their soft-max. `sink` is an additional logit, which only increases the sum of the exponentials.
+/// If all logits are -infinity, the results are zeros.
 void soft_max_of(Values& logits, double sink) {
   double top = sink;
   for (const double logit : logits) top = std::max(top, logit);
@@ -284,7 +284,7 @@ double rope_angle(const RopeParams& p, const Array* factors, int64_t pair, doubl
   if (factors) angle /= (*factors)[{pair, 0, 0, 0}];
   const double interpolated = p.freq_scale * angle;
   if (p.ext_factor == 0) return interpolated;
-  // The fractional index of the pair that rotates `turns` times within the original context.
+  // The index (possibly fractional) of the pair that makes `turns` full rotations in `original_context` positions.
   const auto pair_at = [&](double turns) {
     const double wave = static_cast<double>(p.original_context) / (turns * 2 * std::numbers::pi);
     return static_cast<double>(p.dims) * std::log(wave) / (2 * std::log(static_cast<double>(p.base)));
@@ -406,7 +406,8 @@ Array merge_attention(const Tensor& node, const Sources& src) {
   return result;
 }
 
-/// For each channel, keeps all inputs since the start of the sequence. The state provides the inputs of earlier runs.
+/// Keeps all inputs of each channel since the start of the sequence. The state contains the last inputs of earlier
+/// runs.
 Array causal_conv(const Tensor& node, const Sources& src) {
   const Array &x = *src[0], &weight = *src[1], &state = *src[2], &positions = *src[3];
   const int64_t tokens = x.shape[1], taps = weight.shape[0];
@@ -414,7 +415,7 @@ Array causal_conv(const Tensor& node, const Sources& src) {
   for (int64_t c = 0; c < x.shape[0]; ++c) {
     Values inputs;
     for (int64_t i = 0; i < taps - 1; ++i) inputs.push_back(state[{c, i, 0, 0}]);
-    const auto back = [&](int64_t steps) {  // steps = 0 is the latest input
+    const auto back = [&](int64_t steps) {  // back(0) is the latest input
       const auto known = static_cast<int64_t>(inputs.size());
       return steps < known ? inputs[known - 1 - steps] : 0.0;
     };
@@ -563,8 +564,8 @@ const std::map<Op, Eval> kEvals = {
     {Op::kPermute, permute},
 };
 
-/// The values of all tensors during a run. set_rows replaces the values of a cache. Then all views of the cache have
-/// the new values.
+/// The values of all tensors during a run. After set_rows writes to a cache, all views of the cache have the new
+/// values.
 class Evaluation {
  public:
   explicit Evaluation(TensorValues leaves) : values_(std::move(leaves)) {}

@@ -9,7 +9,7 @@
 
 namespace shoal::test {
 
-/// Called directly after a node is computed, because later nodes may write to caches.
+/// Called directly after each node is computed. Later nodes may write to caches and so change the values of views.
 using SeenNode = std::function<void(const Tensor& node, const Values& values)>;
 
 /// Returns the values of all nodes and leaves after one run of the graph. `leaves` contains the values of every leaf

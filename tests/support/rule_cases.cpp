@@ -11,21 +11,21 @@ namespace {
 
 // One graph per case. The first lines declare leaves, and the last line is the node.
 constexpr std::string_view kCases[] = {
-    // get_rows with one batch, several batches, ranges of rows, an integer table and a quantised table.
+    // Cases of get_rows: one batch, several batches, ranges of rows, an integer table and a quantised table.
     "input %t f32 [4, 7]\ninput %i i32 [5]\n%y = get_rows(%t, %i)",
     "input %t f16 [3, 5, 2, 3]\ninput %i i32 [4, 2, 3]\n%y = get_rows(%t, %i)",
     "input %t f32 [3, 6]\ninput %i i32 [9]\n%y = get_rows(%t, %i) {ranges=[2:3,8:1,10:2]}",
     "input %t i32 [3, 6]\ninput %i i32 [9]\n%y = get_rows(%t, %i)",
     "input %t q8_0 [96, 5]\ninput %i i32 [4]\n%y = get_rows(%t, %i)",
 
-    // set_rows with an f32, an f16 and a quantised cache and with i32 and i64 ids. The last caches contain ranges of
-    // rows.
+    // Cases of set_rows: f32, f16 and quantised caches, and i32 and i64 ids. In the last case, the cache contains two
+    // ranges of rows.
     "cache %c f32 [4, 7, 3, 2]\ninput %x f32 [4, 3, 3, 2]\ninput %i i32 [3]\n%y = set_rows(%c, %x, %i)",
     "cache %c f16 [3, 5, 2]\ninput %x f32 [3, 4, 2]\ninput %i i64 [4]\n%y = set_rows(%c, %x, %i)",
     "cache %c q8_0 [96, 5, 2]\ninput %x f32 [96, 3, 2]\ninput %i i32 [3]\n%y = set_rows(%c, %x, %i)",
     "cache %c f32 [3, 6, 2]\ninput %x f32 [3, 4, 2]\ninput %i i32 [4]\n%y = set_rows(%c, %x, %i) {ranges=[1:4,7:2]}",
 
-    // mul_mat with one batch, several batches, a matrix for several batches, quantised matrices and empty axes.
+    // Cases of mul_mat: one batch, several batches, one matrix for several batches, quantised matrices and empty axes.
     "input %a f32 [5, 7]\ninput %b f32 [5, 3]\n%y = mul_mat(%a, %b)",
     "input %a f32 [3, 5, 3, 2]\ninput %b f16 [3, 2, 3, 2]\n%y = mul_mat(%a, %b)",
     "input %a bf16 [3, 5, 3, 2]\ninput %b f32 [3, 2, 6, 6]\n%y = mul_mat(%a, %b)",
@@ -35,8 +35,8 @@ constexpr std::string_view kCases[] = {
     "input %a f32 [0, 5]\ninput %b f32 [0, 3]\n%y = mul_mat(%a, %b)",
     "input %a f32 [3, 5, 2]\ninput %b f32 [3, 3, 0]\n%y = mul_mat(%a, %b)",
 
-    // mul_mat_id with one x per expert of a token, one x for all experts of a token, ranges of experts and quantised
-    // experts.
+    // Cases of mul_mat_id: a separate row of x for each expert of a token, one row of x for all experts of a token,
+    // ranges of experts, and quantised experts.
     "input %e f32 [3, 5, 4]\ninput %x f32 [3, 2, 6]\ninput %i i32 [2, 6]\n%y = mul_mat_id(%e, %x, %i)",
     "input %e f32 [3, 5, 4]\ninput %x f32 [3, 1, 6]\ninput %i i32 [2, 6]\n%y = mul_mat_id(%e, %x, %i)",
     "input %e f32 [3, 5, 4]\ninput %x f32 [3, 2, 6]\ninput %i i32 [2, 6]\n%y = mul_mat_id(%e, %x, %i) "
@@ -56,8 +56,8 @@ constexpr std::string_view kCases[] = {
     "input %x f32 [5, 3, 2, 4]\n%y = argmax(%x)",
     "input %x f32 [7, 3, 2, 4]\n%y = top_k(%x) {k=3}",
 
-    // Attention with 1, 2, 3 or all query heads per KV head. The cases are causal, have a window, have a mask, or have
-    // sinks.
+    // Cases of attention with 1, 2, 3 or all query heads per KV head. Some cases have causal masking, a window, a mask
+    // or sinks.
     "input %q f32 [4, 3, 3, 2]\ninput %k f32 [4, 5, 3, 2]\ninput %v f32 [6, 5, 3, 2]\n"
     "%y = attention(%q, %k, %v, _, _, _) {scale=0.5}",
     "input %q f32 [4, 3, 8, 2]\ninput %k f16 [4, 5, 4, 2]\ninput %v f16 [4, 5, 4, 2]\ninput %p i32 [3]\n"
@@ -67,8 +67,8 @@ constexpr std::string_view kCases[] = {
     "input %q f32 [32, 3, 4]\ninput %k q8_0 [32, 5, 1]\ninput %v q8_0 [64, 5, 1]\ninput %m f16 [5, 3]\n"
     "%y = attention(%q, %k, %v, _, %m, _)",
 
-    // attention over several parts of a sequence. All parts have the same queries and positions, or each part has its
-    // own. The last cases merge the results of the parts.
+    // Cases of attention over several parts of a sequence. The parts share the queries, or each part has separate
+    // queries. The same applies to the positions. The last cases merge the results of the parts.
     "input %q f32 [4, 3, 4]\ninput %k f32 [4, 5, 2, 3]\ninput %v f32 [6, 5, 2, 3]\ninput %p i32 [3, 3]\n"
     "%y = attention(%q, %k, %v, %p, _, _) {causal=true, parts=3}",
     "input %q f32 [4, 3, 2, 3]\ninput %k f32 [4, 5, 2, 3]\ninput %v f32 [6, 5, 2, 3]\ninput %p i32 [3]\n"
@@ -122,8 +122,8 @@ void add_element_wise(std::vector<std::string>& cases) {
   }
 }
 
-/// Some ops have an enumeration as a parameter. Adds one case for each enumerator. The text of a case contains the
-/// enumerator's name.
+/// Adds at least one case for each enumerator of the enumerations that are op parameters. The text of a case contains
+/// the name of the enumerator.
 void add_kinds(std::vector<std::string>& cases) {
   for (int kind = 0; kind < static_cast<int>(UnaryKind::kCount); ++kind) {
     const UnaryParams params{static_cast<UnaryKind>(kind)};

@@ -1,5 +1,5 @@
-// Test cases for the sharding rules of all ops. An op with a rule needs at least one case. Together, the cases of an op
-// must divide each factor of its rule. tests/meta/rules/validator_test.cpp reports missing cases.
+// Test cases for the sharding rules of all ops. Each op with a rule needs at least one case. Each factor of the rule
+// must be divided in at least one case of the op. tests/meta/rules/validator_test.cpp reports missing cases.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace shoal::test {
 /// Graphs as text (graph/text.h). Each graph has one node.
 std::vector<std::string> rule_cases();
 
-/// A property that the rule does not claim, although it holds in all trials. `reason` explains why the rule does not
-/// claim the property.
+/// A property that holds in all trials although the rule does not claim the property. `reason` explains why the rule
+/// does not claim the property.
 struct AllowedMiss {
   Op op;
   std::string_view what;

@@ -2,10 +2,10 @@
 // one device. The rule validator tries one split at a time, and the layouts of all sources match this split. Here, each
 // source has an independent layout. So strategies, redistributions and lowering must convert layouts.
 //
-// The layouts of a leaf are mirrored and, if the dtype can be summed, Partial. For each axis there are also an even
-// split, an uneven split, a split with an empty rank, and a split with several owners of one range. If there are too
-// many combinations, each layout is first tried while all other leaves are mirrored. Then a random sample of
-// combinations is tried. The sample is the same in every run.
+// Each leaf is tried with a mirrored layout and, if the dtype can be summed, with a Partial layout. For each axis, the
+// trials also include an even split, an uneven split, a split with an empty rank, and a split in which several ranks
+// own one range. If there are too many combinations, each layout is first tried while all other leaves are mirrored.
+// Then a random sample of combinations is tried. The sample is the same in every run.
 #pragma once
 
 #include <map>
@@ -23,15 +23,16 @@ std::vector<meta::Layout> layouts_to_try(const Tensor& leaf, int ranks);
 
 class LayoutTrials {
  public:
-  /// The ranks are the first CPU devices.
+  /// The meta device has the first `ranks` CPU devices.
   explicit LayoutTrials(int ranks, const meta::RuleLookup& rules = meta::rule_text);
 
   struct Outcome {
     int trials = 0;
     std::string problem;  ///< describes the first trial with a wrong result; "" if there is none
   };
-  /// Tries at most `most` combinations. But each layout is tried at least once, even if this takes more combinations.
-  /// `text` is a graph (graph/text.h) with an output. All leaves must be weights or caches.
+  /// Tries all combinations if there are at most `most` combinations. Otherwise, first tries each layout of each leaf
+  /// once, and then tries random combinations until `most` trials have run. `text` is a graph (graph/text.h) with an
+  /// output. All leaves must be weights or caches.
   Outcome run(const std::string& text, int most);
 
  private:

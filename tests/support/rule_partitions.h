@@ -1,5 +1,6 @@
-// Partitions of a factor for the rule validator. Some are even, uneven, random or divided into segments. In others,
-// ranks are empty, interleaved or in reverse order, or runs of elements have several owners.
+// Partitions of a factor for the rule validator. Some partitions are even, uneven, random or divided into segments. In
+// other partitions, some ranks are empty, the ranks are interleaved or in reverse order, or several ranks own the same
+// elements.
 #pragma once
 
 #include <vector>
@@ -8,8 +9,8 @@
 
 namespace shoal::test {
 
-/// All boundaries are multiples of `unit`. If `group` > 1, there are also partitions in which all boundaries are
-/// multiples of `unit` * `group`.
+/// All boundaries in the returned partitions are multiples of `unit`. If `group` > 1, the result also contains
+/// partitions in which all boundaries are multiples of `unit` * `group`.
 std::vector<meta::Partition> partitions_to_try(int ranks, int64_t length, int64_t unit, int64_t group);
 
 /// Whether at least two ranks own elements. Only such a partition tests the division of work.

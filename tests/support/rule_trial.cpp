@@ -16,8 +16,8 @@ namespace {
 
 constexpr uint64_t kSeed = 17;
 
-/// Tolerance for results of the dtype. The reference does not round f32 results. If the result is Partial, results of
-/// other dtypes are rounded once per addend.
+/// Tolerance for results of the dtype. The reference rounds results of all dtypes except f32. If the result is Partial,
+/// each addend is rounded separately.
 double tolerance_of(DType dtype) {
   if (dtype == DType::kF16) return 4e-3;
   if (dtype == DType::kBF16) return 4e-2;
@@ -29,7 +29,7 @@ bool is_close(double got, double expected, double tolerance) {
   return std::abs(got - expected) <= tolerance * (1.0 + std::abs(expected));
 }
 
-/// The addend of `rank` in a Partial tensor with these values. Addends of integers are integers.
+/// The addend of `rank` in a Partial tensor with these values. If `integers` is true, all addends are integers.
 Values addend(const Values& values, bool integers, int ranks, int rank, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> noise(-1.0, 1.0);

@@ -1,6 +1,6 @@
 // One trial of the rule validator. For each rank, the float64 reference computes the node from the rank's shards of the
-// sources. The trial then joins the shards of the result, and compares them with the result of the node on whole
-// tensors.
+// sources. The trial then joins the shards of the result, and compares the joined tensor with the result of the node on
+// whole tensors.
 #pragma once
 
 #include <functional>

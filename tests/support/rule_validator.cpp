@@ -21,13 +21,13 @@ using meta::Rule;
 
 constexpr int kRanks[] = {2, 3};
 
-/// The combined result of all trials that test one split, or one set of Partial sources.
+/// The combined result of all trials of one factor, or of all trials with one set of Partial sources.
 struct Outcome {
   int divided = 0;      ///< number of trials in which at least two ranks had work
   std::string problem;  ///< describes the first failed trial
 };
 
-/// The largest group size g of the source axes that the rule writes as factor/g.
+/// Returns the largest g of all source axes that the rule writes as factor/g; 1 if there are no such axes.
 int64_t group_of(const Rule& rule, int factor) {
   int64_t group = 1;
   for (const meta::Operand& source : rule.sources) {
@@ -54,8 +54,8 @@ std::optional<RuleTrial> split_trial(const Tensor& node, const Rule& rule, int f
   return trial;
 }
 
-/// Checks that the layout of each source gives the partition of the factor, and that this partition gives the same
-/// layout again.
+/// Checks the inverse mapping. From the layout of each source, factor_split() must derive the factor and a partition.
+/// From this partition, operand_layout() must derive the same layout.
 std::string check_way_back(const Rule& rule, int factor, const RuleTrial& trial) {
   for (size_t i = 0; i < rule.sources.size(); ++i) {
     if (!trial.sources[i].is_split()) continue;

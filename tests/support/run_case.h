@@ -24,8 +24,8 @@ Results run_on_meta(const RandomCase& one, std::span<Device* const> devices,
                     const meta::RuleLookup& rules = meta::rule_text);
 
 /// Like run_on_meta(), but runs the case in several processes (thread_processes.h). Process i has `ranks[i]` devices.
-/// If a case has fewer ranks, some processes have no devices. `hosts` contains the host name of each process. Throws if
-/// two processes get different bits.
+/// If the case has fewer ranks than the sum of `ranks`, some devices are not used. `hosts` contains the host name of
+/// each process. Throws if two processes get different bits.
 Results run_on_processes(const RandomCase& one, std::span<Device* const> devices, std::span<const int> ranks,
                          const std::vector<std::string>& hosts);
 

@@ -21,8 +21,8 @@ class Placed {
       : one_(one), backends_(backends), random_(seed) {
     parse_graph(one.graph, graph, weights);
     std::vector<std::vector<Tensor*>> homes(backends.size());
-    // In half of the cases, all leaves are placed on one random backend, so that other backends need copies. In the
-    // other half, each leaf is placed on a random backend.
+    // In half of the cases, most leaves are placed on one random backend, so that other backends need copies. In the
+    // other half of the cases, each leaf is placed on a random backend.
     const size_t usual = draw(backends.size());
     const bool anywhere = draw(2) == 0;
     for (Tensor* leaf : weights.tensors()) {
@@ -36,7 +36,8 @@ class Placed {
     }
   }
 
-  /// Assigns some nodes to random backends that support them. Products with experts are assigned more often.
+  /// Assigns some nodes to random backends that support them. Products with experts are assigned more often than other
+  /// nodes.
   void set_nodes(sched::Scheduler& scheduler) {
     const size_t every = 2 + draw(6);
     for (const Tensor* node : graph.nodes()) {

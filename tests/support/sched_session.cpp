@@ -26,8 +26,8 @@ struct Thrown : std::runtime_error {
   Thrown() : std::runtime_error("thrown by the callback") {}
 };
 
-/// The backends of a session, in this order: one or two meta devices, in some sessions a device with its own memory,
-/// and one simple device.
+/// The backends of a session, in this order: one or two meta devices, in some sessions a device with separate memory,
+/// and one ordinary device.
 class Machine {
  public:
   Machine(const RandomCase& one, std::span<Device* const> devices, const Dice& dice) {
@@ -136,9 +136,9 @@ class Session {
     return std::make_shared<sched::Scheduler>(machine_.backends(), options);
   }
 
-  /// Assigns some nodes to random backends that support them. Nodes that select or use experts are assigned more often.
-  /// The first backend gets most products with experts. This backend then streams the experts that are placed on the
-  /// last backend.
+  /// Assigns some nodes to random backends that support them. Nodes that select or use experts are assigned more often
+  /// than other nodes. Most of the assigned products with experts run on the first backend. This backend then streams
+  /// the experts that are placed on the last backend.
   void set_nodes(size_t number) {
     for (const Tensor* node : graphs_[number]->nodes()) {
       const bool free = !is_view(node->op) && info(node->op).alias != Alias::kWrites;
@@ -230,8 +230,8 @@ class Session {
     }
   }
 
-  /// This function is static, because set_eval_callback() may destroy the callback that calls it. Afterwards, only the
-  /// arguments may be used.
+  /// This function is static, because set_eval_callback() may destroy the callback that is currently running. After
+  /// that call, this function may use only its arguments.
   static void unregister(sched::Scheduler& scheduler, std::weak_ptr<const char> token, std::string& wrong) {
     scheduler.set_eval_callback({});
     if (token.expired()) wrong = "the callback was destroyed while it ran";

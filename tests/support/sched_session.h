@@ -1,5 +1,5 @@
-// Runs a random case several times with schedulers over meta devices and a simple device. Weights, caches and some
-// nodes are assigned to random backends. Two graphs alternate on one scheduler, or each graph has its own scheduler
+// Runs a random case several times with schedulers over meta devices and an ordinary device. Some nodes, weights and
+// caches are assigned to random backends. Two graphs alternate on one scheduler, or each graph has its own scheduler
 // over the same backends. In some runs, an evaluation callback reads random nodes and may stop the run or throw. The
 // callback may also run another graph with another scheduler over the same backends. Between runs, weights and caches
 // move to new memory.
@@ -14,8 +14,8 @@
 namespace shoal::test {
 
 /// Returns "" if all completed runs and all nodes that callbacks read match the reference; otherwise describes the
-/// wrong run. Uses at most 2 * ranks + 2 of the devices. All random decisions depend only on the case's seed and on
-/// names.
+/// wrong run. Uses at most 2 * ranks + 2 of the devices. Each random decision depends only on the case's seed and on
+/// the decision's name (dice.h).
 std::string check_schedulers(const RandomCase& one, std::span<Device* const> devices);
 
 }  // namespace shoal::test

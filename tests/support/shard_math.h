@@ -7,8 +7,8 @@
 
 namespace shoal::test {
 
-/// Flat global indices of a rank's elements, in the order of the rank's shard. Mirrored and Partial layouts give all
-/// elements.
+/// Flat global indices of a rank's elements, in the order of the rank's shard. For mirrored and Partial layouts,
+/// returns the indices of all elements.
 std::vector<int64_t> shard_elements(const Shape& shape, const meta::Layout& layout, int rank);
 
 }  // namespace shoal::test

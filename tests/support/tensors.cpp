@@ -37,8 +37,8 @@ Values decode_as(const std::vector<std::byte>& bytes, int64_t elements) {
   return {plain.begin(), plain.end()};
 }
 
-/// Whether the encoder of the dtype searches for codes, which may take a long time. All encoders of 256-element blocks
-/// do this.
+/// Whether the encoder of the dtype searches for the best codes. The search may take a long time. All encoders of
+/// 256-element blocks search.
 bool is_searched(DType dtype) {
   return traits(dtype).is_quantized && traits(dtype).block_elems == 256;
 }
@@ -90,7 +90,8 @@ struct Asked {
   double scale = 1;
 };
 
-/// Follows views, copies and casts back to a leaf or computed tensor, because ids may be sliced before their use.
+/// Returns the leaf or node from which `tensor` is derived by views, copies and casts. Ids may be sliced before their
+/// use.
 const Tensor* origin(const Tensor* tensor) {
   while (tensor && (is_view(tensor->op) || tensor->op == Op::kContiguous || tensor->op == Op::kCast)) {
     tensor = tensor->src[0];
@@ -98,7 +99,7 @@ const Tensor* origin(const Tensor* tensor) {
   return tensor;
 }
 
-/// Exclusive upper limit of the ids of a node. Without ranges, this is the length of source 0 along `axis`. With
+/// Exclusive upper limit of the ids of a node. Without ranges, the limit is the length of source 0 along `axis`. With
 /// ranges, the limit is two more than the end of the last range. So some ids are in no range.
 int64_t index_limit(const Tensor& node, int axis) {
   const auto& ranges = std::get<SelectParams>(node.params).ranges;
@@ -161,8 +162,8 @@ Values ascending(Random& random, int64_t count, int64_t limit) {
   return values;
 }
 
-/// Positions of one continued sequence. Other sequences may follow. Some positions are padding, and half of the results
-/// end with padding.
+/// Positions of consecutive tokens. The first tokens continue a sequence. A later token may start a new sequence at
+/// position 0. Some tokens are padding with negative positions. Half of the results end with padding.
 Values texts(Random& random, int64_t count) {
   Values values(count);
   int64_t position = random.integer(1, 100);

@@ -1,5 +1,5 @@
-// Values of tensors in tests: encodes and compares values, makes random values for leaves, and runs a graph on any
-// backend. For every dtype, values are doubles in the order of a contiguous tensor. Single-threaded.
+// Helpers for the values of tensors in tests. They encode and compare values, create random values for leaves, and run
+// a graph on any backend. For every dtype, values are doubles in the order of a contiguous tensor. Single-threaded.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@ namespace shoal::test {
 using Values = std::vector<double>;
 using TensorValues = std::unordered_map<const Tensor*, Values>;
 
-/// encode() converts values to the stored bytes of the dtype. The values must be whole blocks. decode() converts bytes
-/// to values.
+/// encode() converts values to the stored bytes of the dtype. The values must fill whole blocks. decode() converts
+/// bytes to values.
 std::vector<std::byte> encode(DType dtype, const Values& values);
 Values decode(DType dtype, const std::vector<std::byte>& bytes, int64_t elements);
 /// Encodes the values to the dtype, and returns the decoded values.
@@ -31,7 +31,7 @@ Values read_values(const Tensor& tensor);
 
 /// Random values for every leaf of a graph. The values depend only on the seed and on the leaf's name, are rounded to
 /// the leaf's dtype, and suit the use of the leaf:
-/// - Ids are in range. If the op has ranges, some ids are outside of the ranges.
+/// - If the op has no index ranges, all ids are valid. If the op has index ranges, some ids are in none of the ranges.
 /// - Indices of cache rows are distinct.
 /// - Positions ascend and are less than the number of KV rows. For ops with a state, some positions start sequences or
 ///   are padding.
@@ -42,10 +42,10 @@ Values read_values(const Tensor& tensor);
 ///   blocks.
 TensorValues random_leaves(const Graph& graph, uint64_t seed);
 
-/// A graph with memory on a backend. Before the leaves are written, all memory is filled with NaN. The constructor
-/// places leaves that have no memory and writes the values of all leaves. The destructor unplaces these leaves, so that
-/// the graph can run on another backend. Encoding may change the values of a quantised leaf. `leaves` then contains the
-/// stored values.
+/// A graph with memory on a backend. The constructor first allocates memory for leaves without memory and fills all
+/// memory with NaN. Then the constructor writes the values of all leaves. The destructor detaches the new memory from
+/// these leaves, so that the graph can run on another backend. Encoding may change the values of a quantised leaf.
+/// `leaves` then contains the stored values.
 class GraphRun {
  public:
   /// `weights` is the buffer type of weights. If it is nullptr, weights use the default type of the device.

@@ -34,8 +34,8 @@ class ThreadHub {
   int size() const { return static_cast<int>(hosts_.size()); }
   /// The hub must outlive the transport.
   std::unique_ptr<Transport> transport(int process) { return std::make_unique<Line>(*this, process); }
-  /// Cuts the process off: messages to this process and from this process no longer arrive. A message that this process
-  /// starts never finishes.
+  /// Cuts the process off: later messages to or from this process never arrive, and neither the send nor the receive
+  /// finishes.
   void cut_off(int process) {
     const std::lock_guard lock(mutex_);
     cut_off_.insert(process);

@@ -29,7 +29,7 @@ inline const std::string kClosed = "-";
 
 /// The environment, files and limits of a child process.
 struct ChildOptions {
-  std::optional<std::string> cpu_devices = "4";       ///< SHOAL_CPU_DEVICES; nullopt: not set
+  std::optional<std::string> cpu_devices = "4";       ///< value of SHOAL_CPU_DEVICES; nullopt: unset
   std::string in = "/dev/null";                       ///< file that becomes stdin
   std::string out = {}, err = {};                     ///< files that become stdout and stderr, or kClosed; "": the
                                                       ///< output is captured
@@ -38,7 +38,7 @@ struct ChildOptions {
   size_t address_space = 0;                           ///< limit of the address space in bytes; 0: no limit
   bool ignores_interrupts = false;                    ///< the child starts with SIGINT ignored, like background jobs of
                                                       ///< scripts
-  size_t largest_file = 0;                            ///< limit of the size of a written file in bytes; 0: no limit
+  size_t largest_file = 0;                            ///< maximum size in bytes of each written file; 0: no limit
   std::map<std::string, std::string> variables = {};  ///< additional environment variables
 };
 
@@ -83,8 +83,8 @@ class Child {
 
   pid_t pid() const { return pid_; }
   void send(int signal) const { kill(pid_, signal); }
-  /// Returns the exit code, or 128 + n if signal n killed the child. The program itself also returns 128 + n after it
-  /// has handled a signal n.
+  /// Returns the exit code, or 128 + n if signal n killed the child. The program itself also exits with code 128 + n
+  /// after it handles signal n.
   int wait() {
     int status = 0;
     rusage used{};
@@ -144,8 +144,8 @@ inline Finished run(const std::vector<std::string>& args, const ChildOptions& ar
 }
 
 /// Starts the program and waits until it has a handler for the signal. Sends the signal three seconds later, and
-/// expects the exit within `longest`. If `far_enough` rejects the result, for example on a slow machine, repeats the
-/// run with a delay of 12 seconds.
+/// expects that the program exits within `longest`. If `far_enough` rejects the result, for example on a slow machine,
+/// repeats the run with a delay of 12 seconds.
 inline Finished run_interrupted(const std::vector<std::string>& args, int signal,
                                 const std::function<bool(const Finished&)>& far_enough,
                                 std::chrono::seconds longest = std::chrono::seconds(20)) {

@@ -56,7 +56,7 @@ class Compare : public ::testing::Test {
   std::unique_ptr<Model> model_;
 };
 
-TEST(Verdicts, FittingVerdictsComeFirstAndUntimedLastAmongThem) {
+TEST(Verdicts, ChoiceThatFitsWinsAndUnknownTimeIsSlowest) {
   for (const Objective objective : {Objective::kGeneration, Objective::kPrompt, Objective::kMix}) {
     Verdict fast, slow, untimed, lacking;
     fast.fits = slow.fits = untimed.fits = true;
@@ -108,7 +108,7 @@ TEST_F(Compare, SlowLinkFavoursOneDevice) {
                                                      ".*x faster than CPU0,CPU1 tensor "));
 }
 
-TEST_F(Compare, RivalIsBestSplitWithAllDevices) {
+TEST_F(Compare, BestChoiceIsComparedWithBestSplitOverAllDevices) {
   // Two devices are so slow that their best share is zero. The even split is the slowest split over all devices.
   machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-8, 1e-8});
   machine.copy_latency = 1e-3;
@@ -129,8 +129,8 @@ TEST_F(Compare, RivalIsBestSplitWithAllDevices) {
   EXPECT_GT(*std::min_element(shares.begin(), shares.end()), 0);
   const double seconds = rival->generation->seconds;
   EXPECT_LT(seconds, free.even.generation->seconds / 4);
-  // The best split over all devices is at least as fast as the splits that give each slow device 1, 2, 4 or 8 of 128
-  // units.
+  // The best split over all devices takes at most 2 % longer than the splits that give each slow device 1, 2, 4 or 8 of
+  // 128 units.
   for (const double share : {1.0, 2.0, 4.0, 8.0}) {
     Choice other = all;
     other.shares = {64 - share, 64 - share, share, share};
@@ -208,8 +208,8 @@ TEST(Exchangeable, EqualDevicesInEqualDomainsAreExchangeable) {
   const std::vector<Device*> devices = cpu_devices(5);
   const auto numbers = [&](size_t count) { return exchangeable(std::span(devices).first(count), machine); };
   EXPECT_THAT(numbers(5), ElementsAre(0, 0, 0, 0, 1));
-  // Each socket is a domain with up to two devices. Two devices in one socket share the domain. A single device has the
-  // domain to itself.
+  // Each socket is a domain with up to two devices. Two devices in one socket share the domain. A single device in a
+  // socket has the whole domain.
   machine.domains = {{"socket 0", 0, 0}, {"socket 1", 0, 0}, {"socket 2", 0, 0}};
   for (size_t i = 0; i < 5; ++i) machine.devices[i].domain = static_cast<int>(i / 2);
   EXPECT_THAT(numbers(4), ElementsAre(0, 0, 1, 1));
@@ -219,7 +219,7 @@ TEST(Exchangeable, EqualDevicesInEqualDomainsAreExchangeable) {
   EXPECT_THAT(exchangeable(std::vector{devices[0], devices[2]}, machine), ElementsAre(0, 1));
 }
 
-TEST(UsefulSets, ToleratesNoiseOfMeasuredDomains) {
+TEST(UsefulSets, NoiseInMeasuredBandwidthAddsNoSets) {
   machine::MachineModel machine = described_machine({1e-12, 1e-12, 1e-12, 1e-12});
   for (machine::DeviceModel& device : machine.devices) device.identity = "alike";
   const double bandwidths[] = {3.94e12, 3.96e12, 4.04e12, 4.06e12};
@@ -230,15 +230,15 @@ TEST(UsefulSets, ToleratesNoiseOfMeasuredDomains) {
   EXPECT_EQ(useful_sets(devices, machine).size(), 7u);
 }
 
-TEST(UsefulSets, DistinguishesDevicesByMeasurements) {
-  // As in a JSON machine with "count", the devices have different names but no identities.
+TEST(UsefulSets, DevicesAreDistinguishedByMeasurements) {
+  // As in a JSON machine with "count", the devices have different names, and `identity` is empty.
   machine::MachineModel machine = described_machine({1e-12, 1.04e-12, 1e-12});
   for (machine::DeviceModel& device : machine.devices) device.identity.clear();
   const std::vector<Device*> devices = cpu_devices(3);
   EXPECT_EQ(useful_sets(devices, machine).size(), 3u) << "measurements that differ by up to 10 % count as equal";
   machine.devices[2].products["q4_0"].streamed.front().seconds = 2e-12;
   EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
-  // The devices have equal identities but different measurements.
+  // `identity` is the same text for all devices, but the measurements differ.
   for (machine::DeviceModel& device : machine.devices) device.identity = "alike";
   EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
   machine.devices[2] = machine.devices[1];
@@ -249,7 +249,7 @@ TEST(UsefulSets, DistinguishesDevicesByMeasurements) {
   EXPECT_EQ(useful_sets(devices, machine).size(), 5u);
 }
 
-TEST_F(Compare, PicksFasterOfTwoSimilarDevices) {
+TEST_F(Compare, PicksFasterOfTwoDevicesWithEqualIdentities) {
   machine::MachineModel machine = described_machine({3e-12, 1e-12}, 1e-2);
   machine.copy_latency = 1e-2;
   for (machine::DeviceModel& device : machine.devices) device.identity = "alike";
@@ -265,7 +265,7 @@ TEST_F(Compare, LayerSplitSkipsDevicesWithoutLayers) {
   }
 }
 
-TEST(UsefulSets, LimitsSetsOfManyDevices) {
+TEST(UsefulSets, NumberOfSetsIsLimitedForManyDevices) {
   std::vector<double> seconds;
   for (int i = 0; i < 8; ++i) seconds.push_back(1e-12 * (i + 1));
   machine::MachineModel machine = described_machine(seconds);

@@ -1,4 +1,4 @@
-// Tests the search for the largest context and the suggested remedies.
+// Tests the search for the largest context, and the remedies that the chooser suggests.
 #include "tuning/choose/dimensions.h"
 
 #include <fmt/format.h>
@@ -196,7 +196,7 @@ TEST(Remedies, SuggestedQuantisationsFit) {
 }
 
 TEST(Remedies, DoNotSuggestQuantisationOfTheFile) {
-  // The memory is slightly too small for the file, whose type has 8.5 bits per weight.
+  // The memory is slightly too small for the weights, which have 8.5 bits per weight in the file.
   auto model = open_model(tiny_model_path("q8_0"));
   const SessionOptions asked{.context = 128, .batch = 32};
   const LimitedCpuDevices limited(fmt::format("memory={}", needed(*model, 1, asked) - 64));

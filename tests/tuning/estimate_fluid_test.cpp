@@ -81,7 +81,7 @@ TEST(EstimateFluid, SmallDemandsAreServedFully) {
   EXPECT_EQ(ends[1], ends[2]);
 }
 
-TEST(EstimateFluid, WorkWithoutReadsLeavesBandwidthToOthers) {
+TEST(EstimateFluid, WorkWithoutReadsLeavesBandwidthToOtherRanks) {
   // Rank 0 computes for 2 s while rank 1 reads at 16 bytes/s. Then both ranks read at 12 bytes/s until rank 1 is done
   // at 2 + 16 / 12 s.
   const Ends ends = ends_of({"", 24, 0}, {{{{2, 0}, {3, 48}}}, {{{3, 48}}}});
@@ -123,8 +123,9 @@ double last_of(const Ends& ends) {
   return last;
 }
 
-/// Checks bounds that hold for every kind of sharing. No rank is faster than the same rank alone. The ranks together do
-/// not exceed the limits of the domain, and are not slower than the same ranks one after another.
+/// Checks bounds that hold for every kind of sharing. A rank in a shared domain is not faster than the same rank alone.
+/// The ranks together do not exceed the limits of the domain. They are not slower than the same ranks one after
+/// another.
 TEST(EstimateFluid, TimesStayWithinBounds) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     const RandomDomain random(seed);
@@ -198,7 +199,7 @@ std::vector<double> in_small_steps(const RandomDomain& random, double step) {
   return done;
 }
 
-TEST(EstimateFluid, MatchesSmallTimeSteps) {
+TEST(EstimateFluid, EndTimesMatchSimulationInSmallSteps) {
   constexpr double kStep = 1e-3;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const RandomDomain random(seed);

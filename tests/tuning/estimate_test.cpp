@@ -188,7 +188,7 @@ TEST(Estimate, RanksShareCoresOfDomain) {
   EXPECT_EQ(times(found), (Times{{4, 0, 3}, {7, 0, 0}}));
 }
 
-TEST(Estimate, OtherDomainsDoNotInterfere) {
+TEST(Estimate, RanksOfDifferentDomainsDoNotShareBandwidth) {
   const Estimate found = HandMade({{3, 6, 6}}).on(machine_of({{"a", 24, 0}, {"b", 24, 0}}, {0, 0, 1}));
   EXPECT_EQ(times(found), (Times{{4, 0, 3}, {7, 0, 0}, {6, 0, 1}}));
 }
@@ -226,7 +226,7 @@ TEST(Estimate, ReadsWeightsFromCachesIfTheyFit) {
   EXPECT_EQ(times(made.on(machine)), (Times{{3, 5, 3}, {6, 5, 0}}));
 }
 
-TEST(Estimate, EqualCollectivesAreListedOnceWithTheirNumber) {
+TEST(Estimate, EqualCollectivesAreListedOnceWithTheirCount) {
   HandMade made({{1, 1}, {1, 1}, {1, 1}, {1, 1}});
   made.plan.steps[3].bytes = 100;
   MachineModel machine = apart(2);
@@ -249,7 +249,7 @@ TEST(Estimate, FusedNodesRunAfterTheirCollective) {
   EXPECT_EQ(times(made.on(machine)), (Times{{5 + 1, 5, 1}, {3 + 2, 5, 2}}));
 }
 
-TEST(Estimate, SegmentsAddUpToWholePlan) {
+TEST(Estimate, SegmentTimesAddUpToTimeOfWholePlan) {
   HandMade made({{4, 6}, {3, 3}, {0, 1}});
   made.plan.segments = {0, 2, 2, 3};
   const MachineModel machine = apart(2);
@@ -383,7 +383,7 @@ MachineModel random_machine(std::mt19937_64& rng, int devices, bool is_shared) {
   return machine;
 }
 
-TEST(Estimate, RankTimesAddUpInRandomPlans) {
+TEST(Estimate, RankTimesAddUpToTotalInRandomPlans) {
   for (uint64_t seed = 0; seed < 150; ++seed) {
     const test::RandomCase one = test::random_case(seed);
     const Planned planned(one.graph, one.ranks, one.layouts);
@@ -436,10 +436,10 @@ bool divides_experts(const meta::Plan& plan) {
 }
 
 // The test excludes devices that share a domain. In a shared domain, a slower device may leave more bandwidth to the
-// device that all other devices wait for. The test allows a small decrease for divided experts. expected_excess()
-// subtracts the longest expected time of a rank. A slower rank raises this time even if another rank finishes last. If
-// the products of one rank become slower, the predictions of such plans fall by up to 6e-5 (seeds up to 600). If the
-// products of all ranks become slower, the predictions never fall.
+// device that all other devices wait for. The test allows a small decrease for plans with divided experts.
+// expected_excess() subtracts the longest expected time of a rank. A slower rank raises this time even if another rank
+// finishes last. If the products of one rank become slower, the predictions of plans with divided experts fall by a
+// fraction of up to 6e-5 (seeds up to 600). If the products of all ranks become slower, the predictions never fall.
 TEST(Estimate, SlowerDeviceNeverSpeedsUpPlan) {
   int slower = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {

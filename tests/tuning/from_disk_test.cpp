@@ -1,5 +1,5 @@
-// Tests models whose mapped weights are larger than the memory. The disk rate determines the predicted time of these
-// models. Choices that read weights from the disk are recommended last.
+// Tests models whose mapped weights are larger than the memory. The disk bandwidth determines the predicted time of
+// these models. Choices that read weights from the disk are recommended last.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 constexpr double kDiskRate = 1e6;
 const SessionOptions kShort{.context = 512, .batch = 32};
 
-/// A machine with a disk and devices on which products take almost no time.
+/// A machine with a disk. On the devices of the machine, products take almost no time.
 machine::MachineModel with_disk(size_t devices) {
   machine::MachineModel machine = described_machine(std::vector<double>(devices, 1e-15));
   machine.disk_bandwidth = kDiskRate;
@@ -37,7 +37,8 @@ std::unique_ptr<Model> hollow(const HollowModel& hollow) {
   return open_model(file.path);
 }
 
-/// A model of 4 layers of 5 MiB in f16. If the model has experts, a token uses a quarter of the experts.
+/// A model with 4 layers. Without experts, each layer has about 5 MiB of weights in f16. With experts, each token uses
+/// a quarter of the experts.
 HollowModel shape(int64_t experts = 0) {
   HollowModel model(4, 512, 1024, 8, 4, 2048);
   model.dtype = all_of(DType::kF16);
@@ -125,7 +126,7 @@ Comparison compared(const Model& model, int devices) {
 TEST(FromDisk, ReadingFromDiskIsRecommendedOnlyIfNothingFits) {
   const auto model = hollow(shape());
   {
-    const LimitedCpuDevices limited("memory=18M");  // enough memory for two devices, but not for one
+    const LimitedCpuDevices limited("memory=18M");  // the weights fit on two devices, but not on one
     const Comparison found = compared(*model, 2);
     ASSERT_EQ(found.best, 0u);
     EXPECT_TRUE(found.verdicts[0].fits) << found.verdicts[0].choice.name();

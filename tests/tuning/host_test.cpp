@@ -90,7 +90,7 @@ TEST(HostPart, IsAsSmallAsPossible) {
           for (const HostPart& part : with_less(candidate.host, 6)) {
             Choice less = candidate;
             less.host = part;
-            // Tries all shares of layers, because the chosen shares suit only the chosen host part.
+            // Tries all shares of layers, because the shares of `candidate` suit only the host part of `candidate`.
             for (int first = 0; first <= 6; ++first) {
               if (way.mode == SplitMode::kLayer)
                 less.shares = {static_cast<double>(first), static_cast<double>(6 - first)};
@@ -132,7 +132,7 @@ TEST(HostPart, IsRecommendedIfNothingElseFits) {
   EXPECT_GT(best.choice.host.expert_layers, 0) << "a token uses few experts";
   EXPECT_THAT(best.choice.name(), ::testing::HasSubstr(" -ncmoe "));
   EXPECT_LT(best.generation->rate, roomy.verdicts[*roomy.best].generation->rate);
-  // The table also contains a choice with layers on the host, which is slower.
+  // The table also contains a choice with layers on the host. This choice is slower than the best choice.
   const auto layers = std::find_if(tight.verdicts.begin(), tight.verdicts.end(), [](const Verdict& one) {
     return one.fits && one.choice.host.device_layers >= 0 && one.choice.host.expert_layers == 0;
   });
@@ -158,7 +158,7 @@ TEST(HostPart, IsPrintedAsCommandLineFlags) {
   EXPECT_EQ((HostPart{4, 9}).flags(), "-ngl 4 -ncmoe 9");
 }
 
-// Each of two GPUs gets half of a weight over its own bus.
+// Each of two GPUs receives half of every streamed weight over its own bus.
 TEST(HostPart, StreamsWeightsToAllDevicesConcurrently) {
   Ground ground(256);
   const auto set_memory_of_host = [&](double bandwidth) { ground.machine.devices.back().bandwidth = bandwidth; };

@@ -30,7 +30,8 @@ TEST(PipelineTime, RunWaitsForFreeSlot) {
   EXPECT_DOUBLE_EQ(pipeline_seconds(runs, 4, kThree, kNoLimit), 32);
   const Runs uneven{{2, {{0, 1}, {1, 1}}}, {1, {{0, 20}, {1, 1}}}, {1, {{0, 1}, {1, 1}}}};
   EXPECT_DOUBLE_EQ(pipeline_seconds(uneven, 1, kOwnCores, kTwoDomains), 24);
-  // With one slot, stage 0 of each run cannot begin before stage 1 of the previous run begins.
+  // With one slot (at most one run in flight between two stages), stage 0 of each run cannot begin before stage 1 of
+  // the previous run begins.
   const Runs long_last{{1, {{0, 1}, {1, 10}}}, {1, {{0, 1}, {1, 1}}}, {1, {{0, 9}, {1, 1}}}};
   EXPECT_DOUBLE_EQ(pipeline_seconds(long_last, 1, kOwnCores, kTwoDomains), 21);
   EXPECT_DOUBLE_EQ(pipeline_seconds(long_last, 4, kOwnCores, kTwoDomains), 13);

@@ -19,7 +19,7 @@ using namespace models;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-/// Opens a model of 4 layers whose costs are easy to add up. The file is removed at once.
+/// Opens a model with 4 layers whose costs are easy to add up. The model file is removed directly after it is opened.
 class Predict : public ::testing::Test {
  protected:
   static constexpr double kLayer = 512.0 * 512 * 2 + 512.0 * 256 * 2 + 3 * 512.0 * 1024, kHead = 512.0 * 2048;
@@ -185,7 +185,7 @@ TEST_F(Predict, RejectsUnknownDevicesAndDtypes) {
   EXPECT_THAT([&] { predicted(on(1), other, {0, 1, 0}); }, ThrowsMessage<InvalidArgument>(HasSubstr("f16")));
 }
 
-TEST_F(Predict, SplitKeysDependOnSplitsNotRatios) {
+TEST_F(Predict, RatiosWithEqualSplitsHaveEqualSplitKeys) {
   const auto key = [&](const Choice& candidate) {
     return split_key(*model_, models::Placement(*model_, candidate.groups, placement_options(candidate, {})));
   };
@@ -199,7 +199,7 @@ TEST_F(Predict, SplitKeysDependOnSplitsNotRatios) {
   EXPECT_EQ(key(on(2, {3, 1}, SplitMode::kLayer)), key(on(2, {3.1, 1}, SplitMode::kLayer)));
 }
 
-TEST_F(Predict, CountsUnitsOfEachCutGroup) {
+TEST_F(Predict, CountsUnitsOfEachGroupOfSplitTensors) {
   using Units = std::map<CutGroup, int64_t>;
   EXPECT_EQ(split_units(model_->hparams, model_->split_tensors()),
             (Units{{CutGroup::kQueryHeads, 4}, {CutGroup::kFeedForward, 32}, {CutGroup::kVocabulary, 64}}));

@@ -73,7 +73,7 @@ void compare(const Row& row, double published, double simulated, double in_file)
   }
 }
 
-TEST(Published, CollectivesMatchPublishedTimes) {
+TEST(Published, PredictedCollectiveTimesMatchPublishedTimes) {
   const auto rows = rows_of("all_reduce");
   ASSERT_GT(rows.size(), 30u);
   for (const Row& row : rows) {
@@ -144,7 +144,7 @@ double simulated_rate(const Model& model, const std::string& machine_name, const
   return is_prompt ? prediction.prompt->rate : prediction.generation->rate;
 }
 
-TEST(Published, ModelsMatchPublishedRates) {
+TEST(Published, PredictedTokenRatesMatchPublishedRates) {
   const auto rows = rows_of("model");
   ASSERT_GT(rows.size(), 30u);
   Library library;

@@ -66,7 +66,7 @@ std::pair<double, double> exhaustive(const Model& model, const Asked& asked, con
   return {least, best};
 }
 
-TEST_F(Shares, MatchExhaustiveSearchOnUnevenDevices) {
+TEST_F(Shares, AreCloseToSharesOfExhaustiveSearch) {
   for (const auto& [first, second] : {std::pair(3e-12, 1e-12), {1e-12, 3e-12}, {1e-12, 1.3e-12}, {1e-12, 9e-12}}) {
     const machine::MachineModel machine = described_machine({first, second});
     const Choice both{cpu_groups({2}), SplitMode::kTensor, {}};

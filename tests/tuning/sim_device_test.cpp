@@ -28,7 +28,7 @@ TEST(SimDevice, AnswersQueriesThatPlanningNeeds) {
   EXPECT_TRUE(device.supports_op(*mul_mat(graph, x, graph.input("y", DType::kF32, {256, 2, 1, 1}))));
 }
 
-// Like CUDA devices, simulated GPUs stream weights, so that predictions include these copies.
+// Like CUDA devices, simulated GPUs stream weights from host memory. So predictions include these copies.
 TEST(SimDevice, GpusStreamHostWeightsForManyColumns) {
   Device& gpu = make("G.3", 1 << 20);
   Device& cpu = make("C.1", 1 << 20, DeviceType::kCpu);

@@ -23,7 +23,7 @@ bool is_better(const Verdict& one, const Verdict& other, double gain = 0) {
   return tuning::is_better(one, other, Objective::kGeneration, gain);
 }
 
-TEST(Verdicts, LessMissingMemoryIsBetterThanLessTime) {
+TEST(Verdicts, MissingMemoryOutweighsTime) {
   EXPECT_TRUE(is_better(verdict(0, 9), verdict(1, 1)));
   EXPECT_FALSE(is_better(verdict(1, 1), verdict(0, 9)));
   EXPECT_TRUE(is_better(verdict(1, 9), verdict(2, 1)));
@@ -31,7 +31,7 @@ TEST(Verdicts, LessMissingMemoryIsBetterThanLessTime) {
   EXPECT_TRUE(is_better(verdict(2, 1), verdict(2, 9)));
 }
 
-TEST(Verdicts, SmallerGainThanThresholdIsNotBetter) {
+TEST(Verdicts, VerdictIsNotBetterIfGainIsBelowThreshold) {
   EXPECT_TRUE(is_better(verdict(0, 1), verdict(0, 2)));
   EXPECT_FALSE(is_better(verdict(0, 1), verdict(0, 1)));
   EXPECT_FALSE(is_better(verdict(0, 0.999), verdict(0, 1), 0.01));

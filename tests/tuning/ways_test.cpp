@@ -1,4 +1,5 @@
-// Compares the chosen splits of routed experts and latent caches with the predictions for both splits.
+// Tests the choice between two splits of routed experts, and between two splits of latent caches. Compares the chosen
+// split with the predictions for both splits.
 #include "tuning/choose/ways.h"
 
 #include <fmt/format.h>
@@ -93,7 +94,7 @@ TEST(ExpertWays, ExpertSplitWithFasterPredictionIsChosen) {
   EXPECT_GE(inside, 4);
 }
 
-TEST(ExpertWays, PredictedTimeIncludesWaitForSlowDevices) {
+TEST(ExpertWays, TimeOfWholeExpertsIsAtLeastTimeOfFirstDevice) {
   // The second device is four times as slow and has a fifth of the experts.
   const Case one{768, 32, 8, DType::kQ4_K, 2, "4,1"};
   const auto model = model_of(one);
@@ -148,7 +149,7 @@ TEST(ExpertWays, NarrowExpertsStayWholeIfColumnUnitsAreFew) {
       << "the busiest device has the work of 8 / 3 or 3.5 of 8 experts";
 }
 
-TEST(ExpertWays, LargeBatchesFavourWholeNarrowExperts) {
+TEST(ExpertWays, LargeBatchesKeepNarrowExpertsWhole) {
   EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 4, 512), ExpertSplit::kWhole);
   EXPECT_EQ(chosen(kNarrow, DType::kQ4_K, 8, 512), ExpertSplit::kWhole);
   EXPECT_EQ(chosen(kWide, DType::kQ4_K, 8, 512), ExpertSplit::kInside);
@@ -263,7 +264,7 @@ TEST(LatentWays, LatentSplitWithFasterPredictionIsChosen) {
   }
 }
 
-TEST(LatentWays, CacheStaysMirroredOnHostOneDeviceOrUnknownLength) {
+TEST(LatentWays, CacheIsDividedOnlyForKnownLengthOnSeveralDevices) {
   const auto model = latent_model();
   const auto machine = std::make_shared<machine::MachineModel>(machine_of(2));
   const auto ways = [&](const char* ratio, int64_t rows, bool on_host) {
@@ -280,7 +281,7 @@ TEST(LatentWays, CacheStaysMirroredOnHostOneDeviceOrUnknownLength) {
   }
 }
 
-TEST(Ways, FirstGroupOfSeveralDevicesDeterminesLatentSplit) {
+TEST(Ways, FirstGroupWithSeveralDevicesDeterminesLatentSplit) {
   const auto model = latent_model();
   models::PlacementOptions options{"", 1};
   options.mode = SplitMode::kLayer;

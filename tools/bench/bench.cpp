@@ -33,7 +33,7 @@ double deviation(const std::vector<T>& values) {
   return std::sqrt(sum / static_cast<double>(values.size() - 1));
 }
 
-/// Evaluates the tokens as one batch (`together`) or one by one, and waits for the results.
+/// If `together`, evaluates the tokens as one batch. Otherwise evaluates the tokens one by one. Waits for the results.
 void run(models::Session& session, std::span<const int32_t> tokens, bool together) {
   const size_t step = together ? tokens.size() : 1;
   for (size_t done = 0; done < tokens.size(); done += step) {
@@ -48,7 +48,7 @@ void let_stop(models::Session& session, const models::Placement& placement, cons
   const auto members = placement.members();
   const bool cpus =
       std::all_of(members.begin(), members.end(), [](Device* one) { return one->type() == DeviceType::kCpu; });
-  if (!stop || !cpus || processes() != nullptr) return;  // several processes must stop after the same run
+  if (!stop || !cpus || processes() != nullptr) return;  // all processes must stop after the same run
   for (int i = 0; i < session.scheduler().backends(); ++i) session.scheduler().backend(i).set_abort_callback(stop);
 }
 
@@ -115,8 +115,8 @@ BenchSamples measure(Deployment& deployment, const BenchTest& test, const models
   try {
     models::Session session(model, placement, placement.init(), options);
     let_stop(session, placement, stop);
-    // If sliding-window layers have evicted cache rows that the run needs, the session starts over and fills the cache
-    // again.
+    // Fills the cache up to the depth of the test, or rewinds the session to this depth. If sliding-window layers have
+    // evicted rows that the run needs, fills the cache again from position 0.
     const auto go_to_depth = [&] {
       if (session.position() > 0 && session.can_rewind(test.depth)) return session.rewind(test.depth);
       session.rewind(0);

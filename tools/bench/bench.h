@@ -16,12 +16,12 @@ namespace shoal::tools {
 struct DeviceList {
   std::vector<std::string> names;
   std::vector<int> group_sizes;
-  std::string label = {};  ///< name in tables; "": tables show text()
+  std::string label = {};  ///< name in tables; if empty, tables show text()
   std::string text() const;
   std::string shown() const { return label.empty() ? text() : label; }
 };
 
-/// A model, with the devices, shares and threads that run it.
+/// A model, and the devices, shares and threads with which the model runs.
 struct BenchSetup {
   std::string model;
   DeviceList devices;
@@ -60,9 +60,9 @@ struct BenchSamples {
 };
 
 /// Measures a test in a session with these options. Fills the cache to the test's depth and runs a warm-up. Each
-/// repetition then starts from the same depth. The session's tracer records the repetitions in a row named "bench".
-/// Destroys `deployment.plan` and `deployment.backends`. Polls `stop` between runs and, if all devices are CPUs, also
-/// within runs. Throws Interrupted when `stop` returns true.
+/// repetition then starts from the same depth. The session's tracer records each repetition under the trace row
+/// "bench". Destroys `deployment.plan` and `deployment.backends`. Polls `stop` between runs and, if all devices are
+/// CPUs, also within runs. Throws Interrupted when `stop` returns true.
 BenchSamples measure(Deployment& deployment, const BenchTest& test, const models::SessionOptions& options,
                      const BenchOptions& bench, const std::function<bool()>& stop = {});
 

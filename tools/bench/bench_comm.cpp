@@ -20,7 +20,7 @@ namespace {
 
 using collectives::Call;
 
-/// A rank's memory for one case.
+/// The memory of one rank for one CommCase.
 struct RankData {
   TensorContext tensors;
   std::unique_ptr<Buffer> buffer;
@@ -47,7 +47,7 @@ CommImplementation with(const CommImplementation& implementation, const collecti
 
 }  // namespace
 
-/// The memory and calls of all ranks for one case.
+/// The memory and the collective calls of all ranks for one CommCase.
 class CommBench::Run {
  public:
   Run(CommBench& bench, collectives::Communicator& communicator, const CommCase& c)
@@ -81,7 +81,7 @@ class CommBench::Run {
   }
 
  private:
-  /// Writes new inputs, and fills the outputs with bytes that never occur in a result.
+  /// Writes the inputs, and fills the outputs with bytes that never occur in a result.
   void fill() {
     std::vector<std::byte> values(case_.bytes(case_.elements_in()));
     for (int rank = 0; rank < case_.ranks; ++rank) {
@@ -156,7 +156,7 @@ CommImplementation CommBench::named(const std::string& name) const {
             own.implementation = name;
             auto made = factory(ranks, own);
             require<InvalidArgument>(name == "auto" || made->name() == name,
-                                     "{} and the other devices are connected by '{}'", ranks[0]->name(), made->name());
+                                     "{} and the other devices use communicator '{}'", ranks[0]->name(), made->name());
             return made;
           }};
 }
@@ -181,7 +181,7 @@ CommImplementation CommBench::implementation(const std::string& name) {
   } catch (const Error& error) {
     std::vector<std::string> names;
     for (const CommImplementation& one : implementations()) names.push_back(one.name);
-    fail<InvalidArgument>("--comm {}: {}; these work: {}", name, error.what(), fmt::join(names, ", "));
+    fail<InvalidArgument>("--comm {}: {}; these implementations work: {}", name, error.what(), fmt::join(names, ", "));
   }
 }
 
@@ -231,15 +231,16 @@ collectives::Thresholds CommBench::calibrate(const CommBenchOptions& options, si
       return std::nullopt;
     }
   };
-  // Tries message sizes in ascending order until the one-shot algorithm is no longer faster than the two-shot
-  // algorithm. In both measurements, messages that are too large for the one-shot algorithm use the two-shot algorithm.
+  // Doubles the message size until the one-shot algorithm is no longer faster than the two-shot algorithm. If a message
+  // is too large for the one-shot algorithm, p2p uses the two-shot algorithm in both measurements (threshold kNever and
+  // threshold 0).
   for (size_t bytes = kSmallest; bytes <= most_bytes; bytes *= 2) {
     const bool is_faster = time_of_peers(kNever, bytes) < time_of_peers(0, bytes);
     if (is_faster || !found.one_shot_to_bytes) found.one_shot_to_bytes = is_faster ? bytes : 0;
     if (!is_faster) break;
   }
   if (const auto nccl = try_nccl()) {
-    // Tries message sizes in descending order until NCCL is no longer faster than p2p.
+    // Halves the message size until NCCL is no longer faster than p2p.
     for (size_t bytes = most_bytes; bytes >= kSmallest; bytes /= 2) {
       const double peers_us = time_of_peers(found.one_shot_to_bytes.value_or(kNever), bytes);
       if (time(*nccl, bytes) >= peers_us) break;

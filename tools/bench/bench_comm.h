@@ -63,13 +63,14 @@ class CommBench {
   CommImplementation implementation(const std::string& name);
 
   /// Finds the largest message size at which one-shot p2p all_reduce is faster than two-shot p2p all_reduce. If NCCL
-  /// works here, also finds the smallest message size at which NCCL is faster than p2p. Saves both sizes for this mesh,
-  /// unless an error occurs. Throws InvalidArgument if p2p does not work.
+  /// works here, also finds the smallest message size at which NCCL is faster than p2p. Saves the thresholds for this
+  /// mesh if no error occurs. Throws InvalidArgument if p2p does not work.
   collectives::Thresholds calibrate(const CommBenchOptions& options, size_t most_bytes,
                                     const std::function<bool()>& stop = {});
 
-  /// Times the collective, then checks the results of one call with new data. Polls `stop` between runs, and throws
-  /// Interrupted when `stop` returns true. Throws the errors of the communicator and of allocation.
+  /// Measures the time of the collective. If `options.check` is true, then checks the results of one more call. Polls
+  /// `stop` between runs, and throws Interrupted when `stop` returns true. Throws the errors of the communicator and of
+  /// allocation.
   CommResult measure(const CommImplementation& implementation, const CommCase& which, const CommBenchOptions& options,
                      const std::function<bool()>& stop = {});
 
@@ -78,7 +79,7 @@ class CommBench {
 
   std::set<std::string> remarks_;  ///< remarks printed so far
 
-  /// Maximum and sum of the values `own` of all processes.
+  /// The maximum and the sum of the values that all processes pass as `own`.
   double largest(double own) const;
   int64_t sum(int64_t own) const;
   std::vector<std::string> gather(const std::string& own) const;
@@ -94,7 +95,7 @@ class CommBench {
   std::vector<std::unique_ptr<Backend>> owned_;
   std::vector<Backend*> backends_;
   collectives::CommunicatorFactory factory_;
-  std::string current_;  ///< implementation of communicator_
+  std::string current_;  ///< name of the implementation that created communicator_
   std::unique_ptr<collectives::Communicator> communicator_;
 };
 

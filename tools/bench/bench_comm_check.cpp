@@ -150,7 +150,7 @@ double allowed_error(std::string_view communicator, const CommCase& c) {
 }
 
 int64_t count_wrong(const CommCase& c, int rank, std::span<const std::byte> out, double allowed) {
-  check(out.size() == c.bytes(c.elements_out()), "{} bytes for {} elements", out.size(), c.elements_out());
+  check(out.size() == c.bytes(c.elements_out()), "{} bytes do not equal {} elements", out.size(), c.elements_out());
   const size_t element = c.bytes(1);
   std::vector<std::byte> expected;
   int64_t wrong = 0;

@@ -57,7 +57,7 @@ std::vector<Column> markdown_columns(const BenchResult& r, const BenchColumns& s
   return columns;
 }
 
-/// Counts the two bytes of "±" as one column.
+/// Pads the text to `width` columns. The two bytes of "±" count as one column.
 std::string padded(const std::string& text, size_t width, bool right) {
   const auto wide = std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
   const std::string gap(width - std::min(width, static_cast<size_t>(wide)), ' ');

@@ -14,7 +14,7 @@ namespace shoal::tools {
 
 enum class BenchFormat : uint8_t { kMarkdown, kJson, kJsonLines };
 
-/// Parses "md", "json" or "jsonl". Throws InvalidArgument that names `flag`.
+/// Parses "md", "json" or "jsonl". On an error, throws InvalidArgument with `flag` in the message.
 BenchFormat parse_bench_format(std::string_view flag, std::string_view text);
 
 /// An additional column of the Markdown table, after the usual columns.
@@ -47,7 +47,8 @@ struct BenchResult {
 struct BenchColumns {
   bool threads = false, batch = false, ubatch = false, cache_types = false, split_mode = false, layers = false;
   size_t model_width = 0, devices_width = 0, ratio_width = 0, test_width = 0;
-  bool shares_follow = false;  ///< whether rows wait until the shares of all setups are known, so that columns align
+  bool shares_follow = false;  ///< true: rows are printed only after the shares of all setups are known, so that the
+                               ///< columns align
 };
 
 /// Width of the longest printed list of shares.

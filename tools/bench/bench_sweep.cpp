@@ -41,7 +41,7 @@ bool fits(const std::string& ratio, const DeviceList& devices, models::SplitMode
   return ratio.empty() || count_entries(ratio) == shares;
 }
 
-/// Throws UsageError unless the ratio fits at least one list of devices.
+/// Throws UsageError if the ratio fits no list of devices.
 void check_ratio(const std::string& ratio, const std::vector<DeviceList>& devices, models::SplitMode mode) {
   if (ratio == kAutoRatio) return;
   require<InvalidArgument>(

@@ -31,14 +31,15 @@ struct BenchLists {
 CLI::Option* add_counts(CLI::App& app, const std::string& names, std::vector<int64_t>& counts, int64_t min, int64_t max,
                         const std::string& help);
 
-/// Replaces each list "all" by the result of `all`. With several processes, also expands each list by
-/// of_all_processes(), which receives `own`.
+/// Replaces each list "all" with the result of `all`. With several processes, then replaces each list with the result
+/// of of_all_processes(list, own).
 void spell_out_devices(BenchLists& lists, const std::function<std::string()>& all,
                        const std::function<std::string()>& own = {});
 
-/// Combines every model, every device list, every ratio of the same length and every number of threads. A device list
-/// without a ratio of the same length gets even shares. The ratio "" means even shares, and "auto" applies to all
-/// device lists. Throws UsageError for invalid lists or ratios, and for a ratio that fits no list.
+/// Combines every model, every device list, every ratio of the same length as the device list, and every number of
+/// threads. A device list without a ratio of the same length gets even shares. The ratio "" means even shares, and
+/// "auto" applies to all device lists. Throws UsageError for invalid lists or ratios, and for a ratio that fits no
+/// list.
 std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode mode);
 
 /// Maximum of devices_together() over all setups.
@@ -54,7 +55,7 @@ tuning::Workload most_of(const std::vector<BenchTest>& tests);
 /// -m -dev -ts -p -n -d -b -ub -sm --expert-split --latent-split --comm -o, and the flags of HostFlags
 struct BenchFlags {
   BenchLists lists;
-  DeviceFlags devices;  ///< the same for all setups
+  DeviceFlags devices;  ///< all setups have the same values of these flags
   ContextFlags context;
   /// Number of candidates that the devices select for each output, as in `shoal run`; 0: all logits are copied to the
   /// host.
@@ -66,8 +67,8 @@ struct BenchFlags {
   /// Session options for a test, with the context of -c and the cache types.
   models::SessionOptions session(const BenchTest& test) const;
   DeviceFlags devices_of(const BenchSetup& setup) const;
-  /// The request to the chooser for a setup. Modes of --expert-split and --latent-split are chosen for the generation
-  /// tests. If there are no generation tests, the modes are chosen for the prompt tests.
+  /// Returns the request to the chooser for a setup. The chooser chooses the modes of --expert-split and --latent-split
+  /// for the generation tests. If there are no generation tests, the chooser chooses these modes for the prompt tests.
   tuning::Asked asked(const BenchSetup& setup, models::DeviceGroups groups, const std::vector<BenchTest>& tests) const;
   /// Table columns for these setups and tests. Opens every model, so that an invalid file is reported before the first
   /// row. Also warns of flags without effect.

@@ -1,4 +1,4 @@
-// Splits a model's answer into its reasoning and the answer proper. Models enclose reasoning in <think> and </think>,
+// Splits a model's answer into reasoning and the answer proper. Models enclose reasoning in <think> and </think>,
 // [THINK], <|START_THINKING|> or the channels of gpt-oss and Gemma 4. Granite encloses the answer proper in <response>.
 // These tags are removed from the text.
 //
@@ -15,8 +15,8 @@
 
 namespace shoal::tools {
 
-/// Ids of the control tokens that form these tags. These tokens must be decoded as text, because AnswerSplitter
-/// searches the text for tags.
+/// Ids of the control tokens that form tags of reasoning and answers. These tokens must be decoded as text, because
+/// AnswerSplitter searches the text for tags.
 std::vector<int32_t> answer_marks(const models::TokenizerVocabulary& vocabulary);
 
 /// Whether the prompt ends with a tag that begins reasoning. The model's answer then begins with reasoning.
@@ -31,7 +31,7 @@ struct AnswerPiece {
 class AnswerSplitter {
  public:
   explicit AnswerSplitter(bool begins_with_thought) : thinks_(begins_with_thought) {}
-  /// Returns the pieces that are complete. No piece is empty.
+  /// Adds text to the answer. Returns the pieces that are now complete. No piece is empty.
   std::vector<AnswerPiece> push(std::string_view text);
   std::vector<AnswerPiece> finish();
 

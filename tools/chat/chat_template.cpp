@@ -33,7 +33,7 @@ std::string python() {
   return named != nullptr ? named : "python3";
 }
 
-/// Reason that the renderer gave no answer.
+/// Returns the reason why the renderer gave no answer.
 std::string failure_of(const ChildAnswer& answer) {
   if (answer.end == ChildEnd::kTookTooLong) return fmt::format("did not finish within {}", kLongest);
   if (answer.end == ChildEnd::kKilled)
@@ -63,7 +63,7 @@ std::vector<RenderedPart> render_chat(const ChatTemplate& chat_template, const n
       {python(), "-I", renderer(), std::to_string(kLongest.count() + 1), std::to_string(kMemoryMib)}, input, kLongest);
   std::string error = failure_of(answer), remedy = "give another template with --template FILE";
   if (answer.end == ChildEnd::kExited) {
-    remedy = "name a Python that has jinja2 (package python3-jinja2) in SHOAL_PYTHON";
+    remedy = "set SHOAL_PYTHON to a Python with jinja2 (package python3-jinja2)";
     try {  // SHOAL_PYTHON may name a program whose output is not JSON
       const nlohmann::json json = parse_json(answer.code == 0 ? answer.out : "");
       if (!json.contains("error")) return json.at("parts").get<std::vector<RenderedPart>>();

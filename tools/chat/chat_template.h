@@ -1,4 +1,4 @@
-// Chat templates, which render a conversation in the format that a model was trained on. Templates are written in
+// Renders a conversation with a chat template, in the format in which the model was trained. Templates are written in
 // Jinja, and the sandbox of jinja2 renders them. Each rendering runs a small Python program (chat_template.py) with
 // limits on time, memory and output, because model files are untrusted.
 #pragma once
@@ -12,8 +12,8 @@
 
 namespace shoal::tools {
 
-/// A piece of rendered text, and whether the template itself wrote it. Only text of the template may contain control
-/// tokens. Text of users and models stays ordinary text, even if it looks like a control token.
+/// A piece of rendered text, and a flag that is true if the template itself wrote the piece. Only text of the template
+/// may contain control tokens. Text of users and models stays ordinary text, even if it looks like a control token.
 using RenderedPart = std::pair<std::string, bool>;
 
 struct ChatTemplate {
@@ -27,10 +27,10 @@ struct ChatTemplate {
 /// The template for models without one: ChatML, with messages between <|im_start|> and <|im_end|>.
 extern const std::string_view kChatMl;
 
-/// Renders the prompt for the next answer. No part is empty. Parts of the template and parts of messages alternate.
-/// `messages`: array of {"role", "content", ...}. `variables`: additional template variables, such as
-/// {"enable_thinking": false}. Throws InvalidArgument with a one-line message if the template refuses the conversation
-/// or has an error, or if a required program is missing.
+/// Renders the prompt for the next answer. No part is empty. Parts that the template wrote alternate with parts that
+/// come from messages. `messages`: array of {"role", "content", ...}. `variables`: additional template variables, such
+/// as {"enable_thinking": false}. Throws InvalidArgument with a one-line message if the template refuses the
+/// conversation or has an error, or if a required program is missing.
 std::vector<RenderedPart> render_chat(const ChatTemplate& chat_template, const nlohmann::json& messages,
                                       const nlohmann::json& variables);
 

@@ -13,11 +13,11 @@ Reads a JSON object from standard input:
 
 and writes a JSON object to standard output: {"parts": [[text, is_template], ...]}, or {"error": "one line"}.
 
-Template text is only what the template itself wrote: its literals, special tokens, and the usual roles of messages.
-All other text, including JSON and dates, is message text, and control tokens in it are ordinary text. The class Text is
-a str that stores the origin of each character. The operations of Text pass these origins on to their results. Literals
-become Text objects. An operation that Text does not know returns a plain str. A plain str counts as message text, so
-nothing becomes a control token by mistake. The rendered text always equals the output of plain jinja2
+Template text is only the text that the template itself wrote: literals, special tokens, and the usual roles of
+messages. All other text, including JSON and dates, is message text. Control tokens in message text are ordinary text.
+The class Text is a str that stores the origin of each character. The operations of Text pass these origins on to their
+results. Literals become Text objects. An operation that Text does not know returns a plain str. A plain str counts as
+message text, so nothing becomes a control token by mistake. The rendered text always equals the output of plain jinja2
 (tests/project/chat_template_test.py).
 
 Templates come from untrusted files, so jinja2's sandbox keeps them away from the system. Arguments limit this process:
@@ -41,7 +41,7 @@ try:
     import jinja2.runtime
     import jinja2.sandbox
 except ImportError:
-    SYSTEM = "/usr/bin/python3"  # Debian's package is for this Python; PATH may name another Python first
+    SYSTEM = "/usr/bin/python3"  # Debian installs jinja2 only for this Python, but PATH may select another Python
     if __name__ == "__main__" and os.path.exists(SYSTEM) and os.path.realpath(sys.executable) != os.path.realpath(SYSTEM):
         os.execv(SYSTEM, [SYSTEM, "-I", *sys.argv])
     print(json.dumps({"error": f"cannot be rendered: {sys.executable} has no jinja2", "remedy": "install python3-jinja2"}))
@@ -52,7 +52,7 @@ LONGEST_TEMPLATE = 1 << 20
 ROLES = {"system", "developer", "user", "assistant", "model", "tool", "function", "ipython", "environment"}
 FORMATTER = string.Formatter()
 NO_SPACE = re.compile(r"\S")
-OWN, FOREIGN = b"\1", b"\0"  # origin of a character: the template, or anything else
+OWN, FOREIGN = b"\1", b"\0"  # OWN: the template wrote the character; FOREIGN: any other origin
 
 
 class TooLong(Exception):
@@ -72,7 +72,7 @@ class Text(str):
         return Text(str.__getitem__(self, slice(begin, end)), self._mask[begin:end])
 
     def _same(self, text):
-        """Keeps the mask if `text` has the same length: each character was then changed separately."""
+        """Keeps the mask if `text` has the same length, because each character was then changed separately."""
         return Text(text, self._mask) if len(text) == len(self) else text
 
     def __str__(self):
@@ -86,7 +86,7 @@ class Text(str):
         return (self[i] for i in range(len(self)))
 
     def __add__(self, other):
-        # The class of `other` runs the operator: Markup escapes the text, and Undefined raises an error.
+        # The class of `other` implements the operator. Markup escapes the text. Undefined raises an error.
         if hasattr(other, "__html__") or isinstance(other, jinja2.Undefined):
             return NotImplemented
         return joined((self, other)) if isinstance(other, str) else super().__add__(other)
@@ -163,7 +163,7 @@ class Text(str):
         for piece in pieces:
             out += (self, piece) if out else (piece,)
         if not all(isinstance(piece, str) for piece in out):
-            return super().join(out)  # raises the usual error
+            return super().join(out)  # raises the TypeError of str.join()
         return joined(out)
 
     @property
@@ -317,7 +317,7 @@ def time_of(request):
 
 
 def parts_of(text):
-    """Divides a text into sequences of characters with one origin: [["<|user|>", True], ["hello", False]]. Each
+    """Divides a text if the origin changes (True: from the template): [["<|user|>", True], ["hello", False]]. Each
     surrogate pair becomes its character, and each lone surrogate becomes U+FFFD."""
     mask = text._mask if isinstance(text, Text) else FOREIGN * len(text)
     pieces = ((str.__getitem__(text, slice(*run.span())), run[0][0] == 1) for run in re.finditer(b"\1+|\0+", mask))
@@ -339,8 +339,8 @@ def compiled(template, time):
 
 
 def with_empty_tools(request):
-    """Adds an empty list of tools and a date to a request, for templates that need functions. None if `request` has
-    tools.
+    """Adds an empty list of tools and a date to a request, for templates that need functions. Returns None if
+    `request` has tools.
     """
     if request.get("tools"):
         return None
@@ -349,8 +349,8 @@ def with_empty_tools(request):
 
 
 def with_system_in_question(request):
-    """Moves the system prompt of a request into the first question, for templates that refuse system prompts. None if
-    the request has no system prompt."""
+    """Moves the system prompt of a request into the first question, for templates that refuse system prompts.
+    Returns None if the request has no system prompt."""
     first = request["messages"][:2]
     contents = [message.get("content") for message in first]
     if [message.get("role") for message in first] != ["system", "user"] or not all(isinstance(c, str) for c in contents):
@@ -359,7 +359,7 @@ def with_system_in_question(request):
 
 
 def with_parts(request):
-    """Changes a request: the content of each message becomes a list of parts."""
+    """Returns a copy of a request in which the content of each message is a list of parts."""
     def in_parts(message):
         content = message.get("content")
         return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
@@ -367,8 +367,8 @@ def with_parts(request):
 
 
 def wants_parts(template, request):
-    """Whether the template prints a message only if its content is a list of parts, as templates for images may do."""
-    text = "which of both is shown"
+    """Whether the template prints a message only if its content is a list of parts, as some templates for images do."""
+    text = "probe of the content format"
     question = {**request, "messages": [{"role": "user", "content": text}]}
 
     def shows(asked):
@@ -380,7 +380,7 @@ def wants_parts(template, request):
 
 
 def render(request):
-    """Renders the prompt. If the template fails, renders it again with a changed request."""
+    """Renders the prompt. If the template fails, renders the prompt again with a changed request."""
     template = compiled(request["template"], time_of(request))
     if wants_parts(template, request):
         return parts_of(template.render(variables_of(with_parts(request))))

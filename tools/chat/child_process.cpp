@@ -27,8 +27,8 @@ void require_call(bool worked, const std::string& program, int code) {
                        std::generic_category().message(code));
 }
 
-/// Creates an unnamed file for input or output of the child. Files are used instead of pipes, because with full pipes
-/// both programs could wait for each other forever.
+/// Creates an unnamed file for input or output of the child. With pipes instead of files, the parent and the child
+/// could wait for each other forever when a pipe is full.
 File memory_file(const std::string& program) {
   const int number = memfd_create("shoal", MFD_CLOEXEC);
   require_call(number >= 0, program, errno);
@@ -61,8 +61,9 @@ pid_t start(const std::vector<std::string>& arguments, int in, int out) {
   return child;
 }
 
-/// Waits until the child exits, `longest` has passed or a signal arrives. Then kills the child, if it still runs, and
-/// all processes that the child started. Returns whether the child exited in time.
+/// Waits until the child exits, a signal arrives, or the time `longest` has passed. Then kills the process group of the
+/// child: the child, if it still runs, and all processes that the child started. Returns whether the child exited in
+/// time.
 bool wait_for(pid_t child, std::chrono::milliseconds longest, int& status) {
   constexpr std::chrono::milliseconds kPollInterval{2};
   const Clock::time_point deadline = Clock::now() + longest;

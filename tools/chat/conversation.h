@@ -36,7 +36,7 @@ class Conversation {
   void add_user(const std::string& text);
   /// Adds an answer and the thoughts before it. The template decides whether a prompt contains the thoughts.
   void add_answer(const std::string& text, const std::string& thought);
-  /// The whole conversation, as restore() accepts it.
+  /// The whole conversation, in the form that restore() accepts.
   const nlohmann::json& messages() const { return messages_; }
   void restore(nlohmann::json messages) { messages_ = std::move(messages); }
   /// Drops the last answer, so that its question can be answered again. Returns false if there is no answer.

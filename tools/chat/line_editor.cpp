@@ -24,7 +24,8 @@ namespace {
 constexpr int kHistoryLines = 1000;
 constexpr int kLookForInterruptsMs = 200;
 constexpr std::string_view kQuotes = "\"\"\"";
-// Control sequences that switch bracketed paste on and off. In this mode, terminals put marks around pasted text.
+// Control sequences that switch bracketed paste mode on and off. In bracketed paste mode, a terminal sends a control
+// sequence before and after pasted text.
 constexpr const char *kPasteOn = "\x1b[?2004h", *kPasteOff = "\x1b[?2004l";
 constexpr std::wstring_view kPasteEnd = L"\x1b[201~";
 
@@ -33,7 +34,7 @@ bool supports_bracketed_paste() {
   return terminal != nullptr && std::strcmp(terminal, "dumb") != 0;
 }
 
-/// Path of the history file; "" if no folder for it is known.
+/// Path of the history file; "" if neither XDG_STATE_HOME nor HOME is an absolute path.
 std::string history_file() {
   const char* state = std::getenv("XDG_STATE_HOME");
   const char* home = std::getenv("HOME");
@@ -54,7 +55,7 @@ void use_utf8() {
   if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-/// Callback of libedit that reads the next key. Returns 0 (no key) at the end of the input and after SIGTERM. This
+/// Callback of libedit that reads the next key. Returns 0 (no key) at the end of the input and after a signal. This
 /// callback is needed because libedit's own reader continues to wait after a signal.
 int read_key(EditLine*, wchar_t* key) {
   std::mbstate_t state{};

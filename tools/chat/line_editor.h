@@ -11,8 +11,8 @@ class LineEditor {
  public:
   /// Loads the history of earlier conversations. A history file that cannot be read counts as empty.
   LineEditor();
-  /// Saves the history in $XDG_STATE_HOME/shoal/chat_history. If the variable is not set, saves it in
-  /// ~/.local/state/shoal. If saving fails, the history is lost.
+  /// Saves the history in $XDG_STATE_HOME/shoal/chat_history. If the variable is not an absolute path, saves the
+  /// history in ~/.local/state/shoal. If saving fails, the history is lost.
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;

@@ -38,7 +38,8 @@ constexpr std::array<ShortFlag, 14> kShortFlags{{
     {"-ctv", "--cache-type-v"},
 }};
 
-/// Other names that llama.cpp uses for flags of shoal. "": the flag is ignored, because it would not change the result.
+/// Other names that llama.cpp uses for flags of shoal. If the second name is "", the flag is ignored, because the flag
+/// would not change the result.
 constexpr std::pair<std::string_view, std::string_view> kForeignFlags[] = {
     {"-s", "--seed"},
     {"--temperature", "--temp"},

@@ -16,14 +16,14 @@ namespace shoal::tools {
 ///
 ///   -ts 3,1    --tensor-split 3,1       -ts=3,1   --tensor-split 3,1
 ///   -p -ts     -p -ts                   --prompt= --prompt ""
-///   -nkvo 0    --no-kv-offload=0        x.gguf    --model x.gguf, if that is the only such argument
+///   -nkvo 0    --no-kv-offload=0        x.gguf    --model x.gguf, if all other arguments belong to flags
 ///
 /// Other flag names of llama.cpp are also translated, and flags without effect are omitted. A number may be attached to
 /// a one-letter flag: -c64. -ngl is one flag, never -n with the value "gl". Throws InvalidArgument for an unknown flag
 /// and suggests a similar flag.
 std::vector<std::string> spell_out(const CLI::App& command, const std::vector<std::string>& args);
 
-/// "-ts" for "--tensor-split"; "" for a flag without a short form of several letters.
+/// Returns "-ts" for "--tensor-split". Returns "" if the flag has no short form of several letters.
 std::string short_form(const std::string& flag);
 
 /// Returns " (did you mean --temp?)", or "" if no name is similar. If exactly one name begins with the text, returns

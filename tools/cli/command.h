@@ -29,15 +29,15 @@ struct Command {
   Spread spread = Spread::kLeader;
 };
 
-/// An error for flags that contradict each other. While flags are parsed, every InvalidArgument is a usage error. A
-/// command body throws UsageError instead.
+/// An error for flags that contradict each other. While flags are parsed, every InvalidArgument is a usage error. After
+/// parsing, a command body throws UsageError for such flags.
 class UsageError : public InvalidArgument {
  public:
   using InvalidArgument::InvalidArgument;
 };
 
-/// Adds the flags of the program itself and all commands with their flags, or only the command named `only`. `choose`
-/// receives the body of the parsed command.
+/// Adds the flags of the program itself, and all commands with their flags. If `only` is not empty, adds only the
+/// command named `only`. `choose` receives the body of the parsed command.
 void define_program(CLI::App& app, const std::function<void(const CommandBody& body)>& choose,
                     std::string_view only = {});
 

@@ -67,7 +67,8 @@ Device* find_listed(std::string_view name) {
   return found == devices.end() ? nullptr : *found;
 }
 
-/// Creates `needed` CPU devices if the machine has as many cores, unless the environment sets the number of devices.
+/// Creates `needed` CPU devices if the machine has as many cores. Creates no devices if the environment sets the number
+/// of CPU devices.
 void provide_cpus(int needed) {
   if (cpu::devices_from_environment() > 0 || needed < 2) return;
   int cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -75,7 +76,7 @@ void provide_cpus(int needed) {
   if (needed <= cores && !exists) cpu::configure(fmt::format("devices={}", needed));
 }
 
-/// Reason that the plug-in of a device with this name is not loaded: "; plug-in FILE: REASON".
+/// Returns the reason why the plug-in of a device with this name is not loaded: "; plug-in FILE: REASON".
 std::string why_no_plugin(const std::string& name) {
   std::string text;
   for (const PluginReport::Skipped& skipped : Registry::instance().load_all().skipped) {
@@ -163,8 +164,8 @@ void warn_of_broken_plugins(const PluginReport& plugins) {
       std::find_if(skipped.begin(), skipped.end(), [](const PluginReport::Skipped& one) { return one.is_broken; });
   if (broken != skipped.end() && !has_gpus()) {
     warn(
-        fmt::format("the devices of plug-in {} are not used, because it cannot be loaded: {}; name devices with "
-                    "--devices, or see `shoal devices`",
+        fmt::format("the devices of plug-in {} are not used, because this plug-in cannot be loaded: {}; name devices "
+                    "with --devices, or see `shoal devices`",
                     broken->file, broken->reason));
   }
 }
@@ -247,7 +248,8 @@ std::string normalized_ranks(const std::string& list, int processes) {
   return text;
 }
 
-/// Replaces hosts by their devices in one group: "@0+@1" -> "CPU0+1:CPU0". `lists`: the devices of each process.
+/// Replaces each host in a group with the devices of the host: "@0+@1" -> "CPU0+1:CPU0". `lists`: the devices of each
+/// process.
 std::string of_hosts(const std::string& asked, const std::vector<std::string>& lists) {
   std::string group;
   for (const std::string& name : split_device_names(asked)) {
@@ -291,7 +293,7 @@ std::string of_all_processes(const std::string& list, const std::function<std::s
 
 namespace {
 
-/// Finds devices of all processes by their common names, such as "1:CPU0".
+/// Finds devices of all processes by names that are the same in every process, such as "1:CPU0".
 std::vector<Device*> find_everywhere(ProcessGroup& group, const std::vector<std::string>& names) {
   static std::map<std::string, Device*> known;
   const bool is_new =

@@ -17,7 +17,7 @@
 namespace shoal::tools {
 namespace {
 
-/// `is_auto`: set to whether the value is "auto"; nullptr if the command does not accept "auto".
+/// `is_auto`: receives true if the value is "auto", otherwise false; nullptr if the command does not accept "auto".
 void add_cache_type(CLI::App& app, const std::string& flag, DType& dtype, bool* is_auto, const std::string& what) {
   const auto read = [&dtype, is_auto](const std::string& flag, const std::string& text) {
     if (is_auto != nullptr) *is_auto = text == "auto";
@@ -93,13 +93,14 @@ void DeviceFlags::take(const std::string& devices) {
 void DeviceFlags::add_to(CLI::App& app) {
   auto read = [this](const std::string&, const std::string& text) {
     list = text;
-    // check() resolves "all" and hosts, because a --plugin that follows on the command line may provide these devices.
+    // check() resolves "all" and hosts later, because a --plugin that follows on the command line may provide their
+    // devices.
     if (!names_all(text) && !text.starts_with("@")) take(text);
   };
   add_parsed(
       app, "--devices", "NAMES", read,
       "Devices to split the model over (see -sm), such as CPU0,CPU1; all: every GPU, or every CPU device if there is "
-      "no GPU. Under mpirun, each process uses the list unless the list names processes (CPU0,1:CPU0) or hosts (@0,@1)")
+      "no GPU. Under mpirun, a list that names no process (1:CPU0) and no host (@0) applies to each process")
       ->default_str("all GPUs, or CPU0");
   app.add_option("--tensor-split", ratio,
                  "Share of the model for each device (with -sm layer, for each group), such as 3,1; auto: the shares "

@@ -45,29 +45,31 @@ struct PluginFlags {
 struct SingleDevicesFlag {
   std::string list = "all";
   CLI::Option* add_to(CLI::App& app, const std::string& help);
-  /// The devices of all processes. `all`: returns the names that "all" stands for in this process.
+  /// The devices of all processes. `all`: returns the device names for which "all" stands in this process.
   std::vector<Device*> find(const std::function<std::string()>& all) const;
 };
 
-/// Maximum number of devices that exchange data by collectives. With -sm layer, this is the size of the largest group.
-/// Otherwise, this is the number of all devices.
+/// Maximum number of devices that exchange data by collectives. With -sm layer, this number is the size of the largest
+/// group. Otherwise, this number is the number of all devices.
 int devices_together(models::SplitMode mode, std::span<const int> group_sizes);
 
-/// -dev -ts -t --plugin, and the placement flags in SplitFlags and HostFlags
+/// -dev -ts -t --plugin. add_layers_to() adds --comm and the placement flags in SplitFlags and HostFlags.
 struct DeviceFlags {
   PluginFlags plugins;
   std::vector<std::string> names;  ///< may be empty before check()
   std::vector<int> group_sizes;    ///< number of devices in each group of `names`; the devices of a group act as one
+                                   ///< device
   std::string ratio;               ///< "auto": the chooser finds the shares
   int threads = 0;
   void add_to(CLI::App& app);
-  /// Completes and checks the flags. If `ratio` names a profile (split_profile.h), reads the profile. Uses the
-  /// profile's devices and mode unless the user named others. If no devices are named, uses default_devices(); "all"
-  /// becomes all_devices(). These two functions need the plug-ins, so this call loads them. Throws UsageError for an
-  /// invalid ratio, and for a ratio whose number of shares differs from the number of devices or groups.
+  /// Completes and checks the flags. If `ratio` names a profile (split_profile.h), reads the profile. The profile
+  /// supplies the devices and the mode if the command line does not contain them. If neither the command line nor the
+  /// profile names devices, uses default_devices(). Replaces "all" with all_devices(). Loads the plug-ins before a call
+  /// of default_devices() or all_devices(). Throws UsageError for an invalid ratio, and for a ratio whose number of
+  /// shares differs from the number of devices or groups.
   void check();
   void take(const std::string& devices);
-  /// SplitFlags::warn_of_ways() for these devices.
+  /// Calls SplitFlags::warn_of_ways() for these devices.
   void warn_of_ways(const models::Model& model) const {
     split.warn_of_ways(model, devices_together(split.mode, group_sizes));
   }
@@ -110,7 +112,7 @@ struct ContextFlags {
   int64_t ubatch = 512;
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
-  bool auto_k = false, auto_v = false;  ///< whether to choose the widest type that fits
+  bool auto_k = false, auto_v = false;  ///< true: the chooser chooses the widest type that fits
   bool op_offload = true;
   int64_t checkpoints = 8;
   int64_t checkpoint_every = 8192;
@@ -128,9 +130,9 @@ struct FitFlags {
   std::optional<bool> on;                            ///< nullopt: not given
   std::optional<int64_t> least_context, margin_mib;  ///< nullopt: not given
   void add_to(CLI::App& app);
-  /// Lets the context shrink and parts of the model stay on the host. Without --fit, does so only with the training
-  /// context (-c 0), with --fit-ctx or with --fit-target. With --fit on or an explicit -c, a model that does not fit is
-  /// an error.
+  /// With --fit on, lets the chooser reduce the context and keep parts of the model on the host. Without --fit, has the
+  /// same effect with the training context (-c 0), with --fit-ctx or with --fit-target. A model that does not fit is
+  /// then an error only with --fit on or an explicit -c.
   void put_into(tuning::Asked& asked) const;
 };
 

@@ -1,4 +1,5 @@
-// The text of --help. Flags are listed in groups, short forms before long forms, and lines fit the terminal's width.
+// The text of --help. Flags are listed in groups. Each entry names the short forms of a flag before its long forms.
+// Lines fit the terminal's width.
 #pragma once
 
 #include <CLI/CLI.hpp>

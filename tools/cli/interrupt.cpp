@@ -14,7 +14,7 @@ namespace {
 std::atomic<int> caught{0};
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler must not wait for a lock");
 
-/// A later Ctrl-C does not replace a SIGTERM.
+/// A later Ctrl-C does not replace a recorded SIGTERM.
 void on_signal(int number) {
   int none = 0;
   if (number == SIGTERM) {
@@ -35,13 +35,13 @@ void catch_signal(int number) {
 }
 
 constexpr std::string_view kMessage =
-    "shoal: error: a mapped file can no longer be read: it was truncated, or its disk failed; a model file in use "
-    "must not change, unless --no-mmap copies it into memory\n";
+    "shoal: error: a mapped file can no longer be read: the file was truncated, or its disk failed; do not "
+    "change a model file in use; --no-mmap allows changes, because the file is then copied into memory\n";
 
 // Calls only functions that are allowed in a signal handler.
 void on_bus_error(int number, siginfo_t* info, void*) {
   if (info->si_code != BUS_ADRERR) {
-    std::signal(number, SIG_DFL);  // the access is repeated and kills the program
+    std::signal(number, SIG_DFL);  // after the return, the program repeats the access, and SIGBUS kills the program
     return;
   }
   const ssize_t written = write(STDERR_FILENO, kMessage.data(), kMessage.size());

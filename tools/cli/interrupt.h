@@ -1,4 +1,5 @@
-// Signals. The first Ctrl-C or SIGTERM asks the program to end; a second signal of the same kind kills it.
+// Handles signals. The first Ctrl-C or SIGTERM asks the program to end. A second signal of the same kind kills the
+// program.
 #pragma once
 
 #include <exception>
@@ -27,9 +28,9 @@ class Interrupted : public std::exception {
 /// Throws Interrupted if a signal has arrived.
 void stop_if_interrupted();
 
-/// Handles reads of mapped bytes that the file no longer contains, for example after a model file was truncated. Such a
-/// read in any thread then exits the program with one line on stderr and code kFailed instead of SIGBUS. Other causes
-/// of SIGBUS, such as broken memory, still kill the program.
+/// Installs a handler for SIGBUS. The handler acts when any thread reads mapped bytes that the file no longer contains,
+/// for example after a model file was truncated. The program then exits with one line on stderr and exit code kFailed.
+/// Other causes of SIGBUS, such as broken memory, still kill the program.
 void report_truncated_mappings();
 
 }  // namespace shoal::tools

@@ -29,7 +29,7 @@ constexpr std::array kFileTypes = std::to_array<FileType>({
     {36, "TQ1_0"},  {37, "TQ2_0"},  {38, "MXFP4_MOE"}, {39, "NVFP4"},  {40, "Q1_0"},    {41, "Q2_0"},
 });
 
-/// The data type with the most bytes of weights.
+/// The data type whose tensors have the most bytes.
 DType main_dtype(const models::Model& model) {
   std::map<DType, size_t> bytes;
   for (const models::GgufTensor& tensor : model.file.tensors()) bytes[tensor.dtype] += tensor.bytes;

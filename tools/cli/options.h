@@ -1,5 +1,5 @@
 // Flags with values that shoal parses itself, such as decimal numbers in a range. CLI11's own conversions would accept
-// "010" and "1e99". Errors name the flag. The variables must outlive the parsing.
+// "010" and "1e99". Errors name the flag. The variables that receive the values must outlive the parsing.
 #pragma once
 
 #include <fmt/core.h>
@@ -19,23 +19,24 @@
 
 namespace shoal::tools {
 
-/// "a, b ,c" -> {"a", "b", "c"}: the parts between commas without blanks around them. "" -> {""}.
+/// "a, b ,c" -> {"a", "b", "c"}: the parts between commas, without blanks at their ends. "" -> {""}.
 std::vector<std::string> split_list(std::string_view text);
 
-/// Parses a finite decimal number in [min, max]. Throws InvalidArgument that names `flag`.
+/// Parses a finite decimal number in [min, max]. On an error, throws InvalidArgument with `flag` in the message.
 double parse_number(std::string_view flag, std::string_view text, double min, double max);
 
-/// Parses an unsigned 64-bit number. Throws InvalidArgument that names `flag`.
+/// Parses an unsigned 64-bit number. On an error, throws InvalidArgument with `flag` in the message.
 uint64_t parse_seed(std::string_view flag, std::string_view text);
 
-/// Parses token ids: "1, 2,3" -> {1, 2, 3}, "" -> {}. Throws InvalidArgument that names `flag`.
+/// Parses token ids: "1, 2,3" -> {1, 2, 3}, "" -> {}. On an error, throws InvalidArgument with `flag` in the message.
 std::vector<int32_t> parse_ids(std::string_view flag, std::string_view text);
 
-/// Registers a file that a flag reads, so that no output overwrites it. Throws InvalidArgument that names `flag` if the
-/// file name is empty.
+/// Registers a file that a flag reads, so that no output overwrites the file. If the file name is empty, throws
+/// InvalidArgument with `flag` in the message.
 void check_file_name(std::string_view flag, std::string_view name);
 
-/// Called with the longest name of the flag and the text of a value. Throws InvalidArgument.
+/// A function that receives the longest name of the flag and the text of a value. Throws InvalidArgument for a wrong
+/// value.
 using ValueReader = std::function<void(const std::string& flag, const std::string& text)>;
 CLI::Option* add_parsed(CLI::App& app, const std::string& names, const char* type, const ValueReader& read,
                         const std::string& help);

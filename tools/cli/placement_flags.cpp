@@ -50,7 +50,7 @@ void SplitFlags::add_ways_to(CLI::App& app) {
 void SplitFlags::warn_of_ways(const models::Model& model, int together) const {
   const auto check = [together](const std::string& way, bool has, std::string_view what) {
     if (has && together > 1) return;
-    const std::string why = has ? "no devices act as one" : fmt::format("the model has no {}", what);
+    const std::string why = has ? "no two devices act as one" : fmt::format("the model has no {}", what);
     warn(fmt::format("{} has no effect: {}", way, why));
   };
   if (experts) {

@@ -23,8 +23,8 @@ struct SplitFlags {
   void add_to(CLI::App& app);
   /// Adds only --expert-split and --latent-split.
   void add_ways_to(CLI::App& app);
-  /// Warns if --expert-split or --latent-split has no effect. `together`: the largest number of devices that act as
-  /// one.
+  /// Warns if --expert-split or --latent-split has no effect. `together`: the largest number of devices that act as one
+  /// device.
   void warn_of_ways(const models::Model& model, int together) const;
 };
 
@@ -32,14 +32,14 @@ struct SplitFlags {
 struct HostFlags {
   int64_t device_layers = -1;
   int64_t expert_layers = 0;
-  bool experts = false;  ///< whether the experts of all layers stay on the host
+  bool experts = false;  ///< true: the experts of all layers stay on the host
   bool cache = false;
   std::vector<models::TensorOverride> overrides;
   int64_t offload_batch = 0;
 
   void add_to(CLI::App& app);
   void put_into(models::PlacementOptions& options) const;
-  /// The first of these flags that the user gave, such as "-ngl 4"; "" if no flag keeps parts of the model on the host.
+  /// A flag of the command line that keeps parts of the model on the host, such as "-ngl 4"; "" if there is none.
   std::string given() const;
 };
 

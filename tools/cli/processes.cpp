@@ -27,8 +27,8 @@ namespace {
 using std::chrono::milliseconds;
 
 /// Waiting times after a failure or a signal. Their sum is less than a second, because mpirun sends SIGKILL a second
-/// after SIGTERM. kNoticeWait: until a message of another process arrives. kGrace: until the process exits by itself.
-/// kFailureNotice: until a line is written. kPollInterval: between two polls.
+/// after SIGTERM. kNoticeWait: for a message of another process. kGrace: for the process to exit by itself.
+/// kFailureNotice: for a line to be written. kPollInterval is the time between two polls.
 constexpr milliseconds kNoticeWait{300}, kGrace{400}, kFailureNotice{100}, kPollInterval{20};
 
 /// Never destroyed, because threads of the group may run after the program's static objects were destroyed.
@@ -80,7 +80,8 @@ bool must_end() {
   do {
     while (!must_end()) std::this_thread::sleep_for(kPollInterval);
     for (int i = 0; !have_failed() && i < kNoticeWait / kPollInterval; ++i) std::this_thread::sleep_for(kPollInterval);
-  } while (!must_end());  // must_end() is false if this process has joined meanwhile; then process 0 handles SIGINT
+  } while (!must_end());  // must_end() becomes false if this process joins the group, because process 0 then handles
+                          // SIGINT
   std::this_thread::sleep_for(kGrace);
   // If this process still runs although all processes have left the group without a failure, MPI_Finalize() hangs. The
   // cause may be that mpirun has begun to end other processes.
@@ -91,7 +92,8 @@ bool must_end() {
   }
   const bool by_sigint = !have_failed() && !terminated();
   const auto say = [] { report(ended_by_signal(), kFailed); };
-  // Informing the other processes may hang. So a second thread informs them, and this thread waits only briefly.
+  // The report to the other processes may hang. So a second thread sends the report, and this thread waits only
+  // briefly.
   std::thread(say).detach();
   std::this_thread::sleep_for(kPollInterval);
   say();
@@ -113,8 +115,8 @@ std::string own_name() {
   return fmt::format("a process ({})", host.data());
 }
 
-/// Ends the other processes with the message. Returns the line for users: either the message with process and host, or
-/// the earlier failure of another process.
+/// If no process has failed before, sends the message to the other processes, which then end. Returns the line for
+/// users: either the message with process and host, or the earlier failure of another process.
 std::string broadcast_report(ProcessGroup& group, std::string_view message) {
   const bool came_first = !group.has_failed();
   try {
@@ -122,7 +124,7 @@ std::string broadcast_report(ProcessGroup& group, std::string_view message) {
     group.throw_if_failed();
   } catch (const CommError& error) {
     const std::string told = error.what();
-    // The failure of this process may have caused the other failure, so the line contains both messages.
+    // The failure of this process may have caused the failure of the other process, so the line contains both messages.
     if (came_first || told.find(message) != std::string::npos || message.find(told) != std::string_view::npos)
       return told;
     return fmt::format("{}; in {}: {}", told, group.describe(group.own()), message);
@@ -203,7 +205,7 @@ int run_among_processes(const std::function<int()>& body) {
 
 void report_failure(std::string_view message, const std::function<void(std::string_view)>& write) noexcept {
   thread_local bool tells = false;
-  if (tells) return;  // this thread has failed while it reported a failure
+  if (tells) return;  // this thread failed again while it reported a failure
   // Waits only briefly, because the thread that writes the line may be stuck.
   const auto wait_for_line = [] {
     for (int i = 0; !has_written && i < kFailureNotice / kPollInterval; ++i) std::this_thread::sleep_for(kPollInterval);

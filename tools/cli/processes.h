@@ -18,14 +18,14 @@ void work_alone();
 bool is_leader();
 
 /// Runs the program, and joins the other processes if there are any. `body` returns the exit code. With several
-/// processes, a failure in any process exits this process during the call, and only process 0 handles Ctrl-C. With a
-/// single process, passes on an Interrupted that `body` throws.
+/// processes, this process exits during the call if any process fails, and only process 0 handles Ctrl-C. With a single
+/// process, an Interrupted that `body` throws propagates to the caller.
 int run_among_processes(const std::function<int()>& body);
 
-/// Reports a failure of this process: passes the line for users to `write`. With several processes, first reports the
-/// failure to all other processes. The line then names process and host, or an earlier failure of another process. Each
-/// process writes only one line. If several threads fail, the first thread writes the line, and the other threads wait
-/// briefly for it.
+/// Reports a failure of this process by a call of `write` with the line for users. With several processes, first
+/// reports the failure to all other processes. The line then names process and host, or an earlier failure of another
+/// process. Each process writes only one line. If several threads fail, the first thread writes the line, and the other
+/// threads wait briefly until the line is written.
 void report_failure(std::string_view message, const std::function<void(std::string_view)>& write) noexcept;
 
 }  // namespace shoal::tools

@@ -56,7 +56,7 @@ bool is_own_flag(const std::string& arg) {
   return std::find(kOwnFlags.begin(), kOwnFlags.end(), arg) != kOwnFlags.end();
 }
 
-/// Throws UsageError unless the first argument is a command or a flag of the program itself.
+/// Throws UsageError if the first argument is neither a command nor a flag of the program itself.
 void check_command(const std::vector<std::string>& args) {
   std::string known;
   for (const Command& command : kCommands) {
@@ -205,9 +205,9 @@ int finish_after(const std::function<void()>& body, const std::function<void(con
 
 namespace {
 
-/// After a collective times out, the other devices stop, and the error is reported as usual. If the time-out is still
-/// active after a second, the thread that waits for the devices is stuck forever. The program then exits without
-/// waiting for this thread.
+/// After a collective times out, the other devices stop, and the error is reported as usual. If a time-out is still
+/// open after a second (a rank may still be in the collective), the thread that waits for the devices is stuck forever.
+/// The program then reports the error and exits without waiting for this thread.
 void end_if_stuck(const std::string& error) {
   std::this_thread::sleep_for(std::chrono::seconds(1));
   if (open_timeouts() == 0) return;
@@ -219,11 +219,12 @@ void on_time_out(std::string_view message) {
   try {
     std::thread(end_if_stuck, std::string(message)).detach();
   } catch (const std::exception&) {
-    // The error is still reported, unless the thread that waits for the devices is stuck forever.
+    // If no thread can be started for end_if_stuck(), the error is reported when the thread that waits for the devices
+    // returns.
   }
 }
 
-/// Throws only Interrupted.
+/// Runs a command line in this process and returns the exit code. Throws only Interrupted.
 int run_alone(const std::vector<std::string>& args) {
   try {
     if (!is_leader()) be_quiet();

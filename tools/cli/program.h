@@ -1,4 +1,4 @@
-// The program `shoal`: its commands and exit codes. Every failure is one line on stderr, "shoal: error: what; remedy".
+// The program `shoal`: its commands and exit codes. Every failure is one line on stderr, "shoal: error: CAUSE; REMEDY".
 #pragma once
 
 #include <functional>
@@ -19,14 +19,14 @@ int run_program(const std::vector<std::string>& args) noexcept;
 
 /// Prints the message as one line without control characters and returns `code`.
 int report(std::string_view message, int code) noexcept;
-/// Reports the exception that is being handled, and adds a remedy if the text of the exception has none. Call this
-/// function in a catch block.
+/// Reports the exception that is being handled. Adds a remedy if the memory is exhausted or a thread cannot be started.
+/// Call this function in a catch block.
 int report_current(int code) noexcept;
 /// The text that report_current() would print.
 std::string describe_current();
 /// Runs `body`, then `finish`, which prints the results so far. `finish` receives the message of a failure, or "".
-/// Returns the exit code. Passes on an OutputError without calling `finish`. Passes on Interrupted after calling
-/// `finish`.
+/// Returns the exit code. An OutputError propagates without a call of `finish`. An Interrupted propagates after the
+/// call of `finish`.
 int finish_after(const std::function<void()>& body, const std::function<void(const std::string& error)>& finish);
 /// Prints a warning.
 void warn(std::string_view message) noexcept;

@@ -17,7 +17,8 @@ constexpr size_t kBar = 30;
 constexpr size_t kUsualColumns = 80;
 constexpr size_t kLeastBytes = 1'000'000;  ///< smallest size for which a rate is shown
 
-/// Number of columns that a line may use. The last column stays free, because some terminals wrap after it.
+/// Number of columns that a line may use. The last column stays free, because some terminals wrap a line that fills the
+/// last column.
 size_t terminal_columns() {
   winsize size{};
   const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;

@@ -1,6 +1,7 @@
 // A one-line progress bar on a terminal: "loading [#####.....]  52%  1.1 GiB of 2.1 GiB, 1.62 GB/s". The bar is cut at
-// the terminal's width and drawn only with carriage returns and blanks, which every terminal understands. The bar is
-// hidden if stderr is not a terminal. Only one thread at a time may use the bar. The destructor removes the line.
+// the terminal's width. The bar is redrawn and removed only with carriage returns and blanks, because every terminal
+// supports them. The bar is hidden if stderr is not a terminal. Only one thread at a time may use the bar. The
+// destructor removes the line.
 #pragma once
 
 #include <chrono>
@@ -19,7 +20,8 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// Redraws at most every 50 ms, and at the end. Shows bytes, and the mean number of bytes per second.
+  /// Redraws the bar at most every 50 ms, and whenever `done` reaches `total`. Shows bytes, and the mean number of
+  /// bytes per second.
   void update(size_t done, size_t total);
   /// Redraws with the text `detail` instead of bytes: "probing  [###...]  20%  CPU0 q4_0".
   void update(size_t done, size_t total, const std::string& detail);

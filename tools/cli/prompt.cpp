@@ -11,8 +11,8 @@
 namespace shoal::tools {
 namespace {
 
-/// Maximum size of a prompt in bytes, larger than any context needs. The limit stops reading from an endless file such
-/// as /dev/zero.
+/// Maximum size of a prompt in bytes. No context needs a larger prompt. Because of this limit, reading an endless file
+/// such as /dev/zero ends with an error.
 constexpr size_t kLongestPrompt = size_t{64} << 20;
 
 /// Describes a text file or standard input for read_file().
@@ -66,7 +66,7 @@ std::string read_text_file(const std::string& path, std::string_view what) {
 void warn_of_tokenizer(const models::GgufFile& file, const models::Tokenizer& tokenizer) {
   if (!tokenizer.guesses_pieces()) return;
   warn(
-      fmt::format("{}: key 'tokenizer.ggml.pre' does not name a pre-tokenizer; the GPT-2 expressions are used, so the "
+      fmt::format("{}: key 'tokenizer.ggml.pre' does not name a pre-tokenizer; the GPT-2 pre-tokenizer is used, so the "
                   "output may be poor; convert the model again",
                   file.path()));
 }

@@ -1,4 +1,4 @@
-// Sources of prompts, and checks of prompts against the model before its weights are loaded.
+// Reads prompts, and checks prompts against the model before the weights of the model are loaded.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -22,8 +22,8 @@ struct PromptFlags {
 
   void add_to(CLI::App& app);
   bool given() const { return text || file; }
-  /// Returns the prompt, without one final newline: the text of -p, standard input (`-p -`, `-f -`), or the content of
-  /// the file. If the input is a pipe, reads until the pipe ends, so call this function only once. Call it before
+  /// Returns the text of -p unchanged, or the content of standard input (`-p -`, `-f -`) or of the file without one
+  /// final newline. If the input is a pipe, reads until the pipe ends. So call this function only once, and before
   /// catch_interrupts(). Throws InvalidArgument for a file that cannot be read, has no text, or is larger than 64 MiB.
   std::string read() const;
 };
@@ -38,7 +38,7 @@ void warn_of_tokenizer(const models::GgufFile& file, const models::Tokenizer& to
 /// tokens.
 void check_tokenizer(const models::Model& model, const models::Tokenizer& tokenizer);
 
-/// Throws InvalidArgument that names `flag` for an id outside [0, vocabulary).
+/// For an id outside [0, vocabulary), throws InvalidArgument with `flag` in the message.
 void check_ids(std::string_view flag, std::span<const int32_t> ids, int64_t vocabulary);
 
 /// Context size for a prompt of `tokens` tokens and an answer of `answer` tokens (-n). An unlimited answer (-1) counts

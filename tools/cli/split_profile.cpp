@@ -70,7 +70,7 @@ bool names_profile(std::string_view ratio) {
 SplitProfile read_split_profile(std::string_view ratio) {
   const std::string path(ratio.substr(1));
   if (path.empty())
-    throw UsageError("--tensor-split @: the name of the profile is missing; give one such as @profile.json");
+    throw UsageError("--tensor-split @: the name of the profile is missing; give a name such as @profile.json");
   std::string text;
   naming("--tensor-split", [&] {
     text = read_file(

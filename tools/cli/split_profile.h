@@ -31,12 +31,12 @@ struct SplitProfile {
 
 /// Whether the value of --tensor-split names a profile, such as "@profile.json".
 bool names_profile(std::string_view ratio);
-/// Reads the profile that `ratio` names: "@" and the path. Throws InvalidArgument that names the file and shows an
-/// example.
+/// Reads the profile that `ratio` names: "@" and the path. On an error, throws InvalidArgument. The message contains
+/// the file name and an example.
 SplitProfile read_split_profile(std::string_view ratio);
 SplitProfile parse_split_profile(std::string_view json, std::string_view path);
-/// Throws InvalidArgument if the profile is for other devices or for another split mode. The message contains both
-/// values.
+/// Throws InvalidArgument if the devices or the split mode of the profile differ from `devices` or `mode`. The message
+/// contains the profile's value and the requested value.
 void check_profile(const SplitProfile& profile, const std::string& devices, models::SplitMode mode);
 /// Warns on stderr if the profile was made for another model. Compares the model types, because files may be renamed.
 /// If the profile contains no model type, compares the file names.

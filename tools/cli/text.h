@@ -17,10 +17,10 @@ std::string short_shares(std::string_view shares);
 std::string upper(std::string_view text);
 /// The current time, such as "2025-03-01T12:00:00Z".
 std::string utc_time();
-/// Short hash of the commit that was built, with "+" if files had uncommitted changes; "unknown" if it could not be
-/// determined.
+/// Short hash of the commit that was built, with "+" if files had uncommitted changes. Returns "unknown" if the build
+/// could not determine the commit.
 std::string build_commit();
-/// Descriptions of the CPU devices (`cpus`) or of all other devices, without duplicates: "a; b".
+/// Descriptions of all CPU devices (if `cpus`) or of all other devices, without duplicates: "a; b".
 std::string describe(std::span<Device* const> devices, bool cpus);
 
 /// Version, commit, compiler, instruction sets of the CPU kernels, and availability of CUDA devices, one line each.

@@ -1,5 +1,5 @@
-// Checks whether the system grants the threads that the program needs. OpenMP ends the process if it cannot start a
-// thread, so this check runs before the devices start their threads.
+// Checks whether the system grants the threads that the program needs. If OpenMP cannot start a thread, OpenMP ends the
+// process. So this check runs before the devices start their threads.
 #pragma once
 
 #include <span>
@@ -8,8 +8,8 @@
 
 namespace shoal::tools {
 
-/// Number of threads that a model on these devices needs: `threads` for each CPU device (0: its default), plus the
-/// loading threads.
+/// Number of threads that a model on these devices needs: `threads` for each CPU device (0: the default of the device),
+/// plus the loading threads.
 int threads_needed(std::span<Device* const> devices, int threads);
 
 /// Starts `count` threads and ends them. Throws DeviceError with a remedy if the system does not start all threads.

@@ -70,8 +70,8 @@ std::string backends_of(std::span<Device* const> devices) {
   return fmt::format("{}", fmt::join(names, ","));
 }
 
-/// Number of threads of each CPU device: `threads`, or the default of the first CPU device if `threads` is 0. Returns 0
-/// without CPU devices.
+/// Number of threads of each CPU device of this process: `threads`, or the default of the first such device if
+/// `threads` is 0. Returns 0 if this process has no CPU device.
 int threads_of(std::span<Device* const> devices, int threads) {
   for (const Device* device : devices) {
     if (device->type() == DeviceType::kCpu && !is_remote(*device))

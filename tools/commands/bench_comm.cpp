@@ -1,4 +1,5 @@
-// shoal bench-comm: times collectives between devices and checks their results. The table has the layout of nccl-tests.
+// shoal bench-comm: measures the time of collectives between devices and checks the results of the collectives. The
+// table has the layout of nccl-tests.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -99,7 +100,7 @@ void measure_sizes(CommBench& bench, const CommImplementation& implementation, C
   for (const size_t size : sizes_of(flags)) {
     if (interrupted()) throw Interrupted();
     c = case_of_size(c.kind, c.dtype, c.ranks, size);
-    if (c.part == latest) continue;  // consecutive small sizes may round up to the same message size
+    if (c.part == latest) continue;  // consecutive sizes may be rounded to the same message size
     latest = c.part;
     report.add(bench.measure(implementation, c, flags.options, interrupted));
   }
@@ -131,7 +132,7 @@ int calibrate(CommBench& bench, const BenchCommFlags& flags) {
   collectives::check_thresholds_file();
   const collectives::Thresholds found = bench.calibrate(flags.options, flags.max_bytes, interrupted);
   const std::string nccl = use_of_nccl(bench, found);
-  write_out(fmt::format("all_reduce: p2p in one shot up to {}, in two shots above; {}; saved in {}\n",
+  write_out(fmt::format("all_reduce: one-shot p2p up to {}, two-shot p2p above this size; {}; saved in {}\n",
                         format_bytes(*found.one_shot_to_bytes), nccl, collectives::thresholds_file().string()));
   return kSuccess;
 }

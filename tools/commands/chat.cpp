@@ -69,7 +69,7 @@ class Chat {
   }
 
   /// Prints the answer during its generation. If an error occurs or the answer is empty, removes the question from the
-  /// conversation. Otherwise a template might refuse an empty answer or two consecutive questions.
+  /// conversation, because a template might refuse an empty answer or two consecutive questions.
   void answer(const std::string& question) {
     const nlohmann::json before = conversation_.messages();
     conversation_.add_user(attached_ + question);
@@ -167,8 +167,8 @@ class Chat {
     return prompt;
   }
 
-  /// Rewinds the session to its longest common prefix with the prompt. At least the last token of the prompt remains to
-  /// be evaluated.
+  /// Rewinds the session to its longest common prefix with the prompt. The prefix never contains the last token of the
+  /// prompt, because this token must be evaluated. Returns the number of tokens that remain in the caches.
   size_t keep_common(const std::vector<int32_t>& prompt) {
     const size_t most = std::min(prompt.size() - 1, cached_.size());
     const auto differ =
@@ -224,7 +224,7 @@ const ChatCommand* command_of(const std::string& line, bool at_terminal, std::st
     if (name != command.name) continue;
     const size_t at = line.find_first_not_of(kSpace, name.size());
     value = at == std::string::npos ? "" : line.substr(at);
-    require<InvalidArgument>(value.empty() == command.value.empty(), "write {}", usage_of(command));
+    require<InvalidArgument>(value.empty() == command.value.empty(), "this command has the form {}", usage_of(command));
     return &command;
   }
   require<InvalidArgument>(
@@ -242,7 +242,8 @@ void print_help() {
             "question.\nA line that begins with another /word is a question if more text follows.\n");
 }
 
-/// Handles one line of input. Returns false if the line ends the conversation.
+/// Runs the command on one line of input, or answers the question on this line. Returns false if the line ends the
+/// conversation.
 bool ask(Chat& chat, const LineEditor& editor, const std::string& line, bool may_be_command) {
   bool is_question = !may_be_command;
   try {
@@ -273,7 +274,7 @@ void converse(Chat& chat, LineEditor& editor, const std::optional<std::string>& 
   if (has_first && !ask(chat, editor, *first, false)) return;
   while (true) {
     const LineEditor::Input input = editor.read();
-    if (isatty(STDIN_FILENO) != 0) clear_interrupt();  // ignores a Ctrl-C before this line
+    if (isatty(STDIN_FILENO) != 0) clear_interrupt();  // ignores a Ctrl-C that arrived during the input
     if (interrupted()) return;                         // after SIGTERM
     const size_t begin = input.text.find_first_not_of(kSpace), last = input.text.find_last_not_of(kSpace);
     const bool is_blank = begin == std::string::npos;

@@ -63,7 +63,7 @@ class Generator {
     evaluate_batches(prompt.last(apart));
   }
 
-  /// If a signal arrives between two batches, returns early without logits.
+  /// Evaluates the prompt in batches. If a signal arrives between two batches, returns early without logits.
   void evaluate_batches(std::span<const int32_t> prompt) {
     size_t batch = session_.batch();
     for (size_t begin = 0; begin < prompt.size(); begin += batch) {

@@ -34,8 +34,8 @@ struct GenerationFlags {
   GenerationOptions options;
 
   void add_to(CLI::App& app);
-  /// Completes the options with a seeded sampler. Call it after parsing. Throws InvalidArgument if a bias names a token
-  /// outside the vocabulary.
+  /// Completes the options with a seeded sampler. Call this function after parsing. Throws InvalidArgument if a bias
+  /// names a token outside the vocabulary.
   void finish(int64_t vocabulary);
 };
 
@@ -45,8 +45,8 @@ struct Generation {
   std::vector<models::TokenLogit> top_logits;
   std::string stop;              ///< "count", "end_of_text", "stop_text", "context", "interrupted" or "error"
   int64_t prompt_evaluated = 0;  ///< number of prompt tokens that were evaluated
-  int64_t evaluated = 0;         ///< number of generated tokens that were evaluated. The last token is evaluated only
-                                 ///< if an end token follows.
+  int64_t evaluated = 0;         ///< number of generated tokens that were evaluated. The last generated token is
+                                 ///< evaluated only if an end token follows.
   double prompt_ms = 0.0;        ///< time for `prompt_evaluated` tokens
   double generation_ms = 0.0;    ///< time for `evaluated` tokens
 };
@@ -60,9 +60,9 @@ nlohmann::json timings_json(const Generation& generation);
 /// Receives each piece of text when the piece is complete and cannot be the beginning of a stop string.
 using TextSink = std::function<void(std::string_view text)>;
 
-/// Evaluates the prompt and generates until a stop condition, Ctrl-C or SIGTERM. Without a tokenizer (nullptr), tokens
-/// have no text. Updates `out` after every token. After an exception, for example from the sink, `out` contains the
-/// results so far, and `out.stop` is "error".
+/// Evaluates the prompt and generates tokens until a stop condition is met, or until Ctrl-C or SIGTERM. Without a
+/// tokenizer (nullptr), tokens have no text. Updates `out` after every token. After an exception, for example from the
+/// sink, `out` contains the results so far, and `out.stop` is "error".
 void generate(models::Session& session, const models::Tokenizer* tokenizer, std::span<const int32_t> prompt,
               const GenerationOptions& options, const TextSink& sink, Generation& out);
 

@@ -1,5 +1,5 @@
-// shoal info: describes a model file, including files that this program cannot run. Lists the devices of this machine
-// that the model fits on.
+// shoal info: describes a model file, even if this program cannot run the model. Also checks whether the model fits on
+// devices of this machine.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -208,14 +208,13 @@ std::string to_text(const json& info) {
                                    : fmt::format("{} characters{}", chat.get<std::string>().size(), first_lines(chat)));
 }
 
-/// Memory and context of a model on devices that act as one, and whether the model fits on them.
+/// Memory and context of a model on devices that act as one device, and whether the model fits on these devices.
 struct Fit {
   std::string devices;
   int64_t context = 0;
   std::vector<models::DeviceUse> memory;
   bool fits = false;
-  bool from_disk = false;  ///< whether the model runs if weights are read from the disk; set only if the model does not
-                           ///< fit
+  bool from_disk = false;  ///< true: the model does not fit, but the model runs if weights are read from the disk
 
   size_t needed() const {
     size_t bytes = 0;
@@ -229,8 +228,8 @@ struct Fit {
   }
 };
 
-/// Checks whether the model fits with the requested context. Without a request, checks the largest context that fits,
-/// as `run` would choose it.
+/// Checks whether the model fits with the requested context. Without a request, checks the context that `run` would
+/// choose, which is the largest context that fits.
 Fit fit_on(const models::Model& model, const std::string& names, const InfoFlags& flags) {
   DeviceFlags devices = flags.devices;
   devices.take(names);
@@ -329,7 +328,7 @@ CommandBody define_info(CLI::App& app) {
   add_parsed(app, "--devices", "NAMES", read_devices,
              "Check whether the model fits on these devices together, such as CPU0,CPU1; all: every GPU, or every CPU "
              "device if there is no GPU")
-      ->default_str("the default devices of run, all devices, and CPU0, each checked separately");
+      ->default_str("separate checks for the default devices of run, for all devices, and for CPU0");
   flags->devices.plugins.add_to(app);
   flags->output.add_to(app);
   return [flags] { return show(*flags); };

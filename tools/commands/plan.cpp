@@ -46,7 +46,8 @@ struct PlanFlags {
         fmt::format("--rank {}: ranks are 0 to {}; give one of them", rank, choice.devices.names.size() - 1));
   }
 
-  /// The requested objective. The default is generation, or prompt if no tokens are to be generated.
+  /// The requested objective. The default is generation. If the work has prompt tokens and no generated tokens, the
+  /// default is prompt.
   tuning::Objective objective() const {
     const auto [prompt, generate] = asked_work();
     const bool only_prompt = generate == 0 && prompt > 0;
@@ -125,7 +126,7 @@ struct Outlook {
 };
 
 nlohmann::json to_json(const models::ModelPlan& plan, const PlanFlags& flags) {
-  // With one device or one meta device, which is the usual case, the result is the JSON of its plan.
+  // With one device or one meta device (the usual case), the result is the JSON of the only plan.
   nlohmann::json json;
   if (plan.step.plans.size() == 1) {
     json = json_of(plan.step.on(), flags.rank);
@@ -227,8 +228,8 @@ Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
   try {
     outlook.prediction = chooser.judge(asked.fixed, *planned.placement, *planned.plan);
   } catch (const InvalidArgument& error) {
-    // For a named machine and with --recommend, missing performance data is an error. In all other cases, the saved
-    // measurements of this computer are used. If they are incomplete, plan only omits the prediction.
+    // For a named machine and with --recommend, missing performance data is an error. In all other cases, `plan` uses
+    // the saved measurements of this computer. If these measurements are incomplete, `plan` only omits the prediction.
     if (!flags.machine.empty() || flags.recommend) throw;
     outlook.missing = fmt::format("no prediction of speed: {}", error.what());
     return outlook;
@@ -243,8 +244,8 @@ Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
   return outlook;
 }
 
-/// With --recommend, prints layouts and steps only if flags request them, because they are thousands of lines for a
-/// large model.
+/// With --recommend, prints layouts and steps only if flags request them, because the layouts and steps of a large
+/// model have thousands of lines.
 std::string plan_text(const models::ModelPlan& plan, const PlanFlags& flags) {
   const bool shows_steps = !flags.recommend;
   std::string text =
@@ -280,8 +281,8 @@ Request request_of(const PlanFlags& flags) {
   asked.work = tuning::work_of(asked.work, asked.objective);
   if (asked.objective == tuning::Objective::kPrompt) asked.way_tokens = asked.session.batch;
   if (flags.workload.depth) asked.way_rows = tuning::rows_seen(flags.workload.workload(context));
-  // Scratch memory depends on the largest number of threads that the backends of a device have had. So plan starts the
-  // same threads as `run`.
+  // Scratch memory depends on the largest number of threads that the backends of a device have ever started. So the
+  // command `plan` starts the same threads as `run`.
   request.starts_threads = choice.devices.threads > 0 && flags.machine.empty();
   request.machine = flags.machine;
   request.needs_figures = flags.recommend;
@@ -322,8 +323,8 @@ int plan_model(PlanFlags& flags) {
 void add_prediction(CLI::App& app, PlanFlags& flags) {
   flags.workload.add_to(app);
   app.add_flag("--recommend", flags.recommend,
-               "Compare each single device, and -sm layer and -sm tensor on some or all devices. Layouts and steps "
-               "are then printed only with -o json");
+               "Predict the speed of each single device and of both split modes on some or all devices. Layouts and "
+               "steps are then printed only with -o json");
   const auto read_objective = [&flags](const std::string& flag, const std::string& text) {
     require<InvalidArgument>(text == "generation" || text == "prompt" || text == "mix",
                              "{} must be generation, prompt or mix, got '{}'", flag, text);

@@ -49,8 +49,8 @@ struct RunFlags {
   }
 };
 
-/// The model's tokenizer. If input and output are token ids, the tokenizer is optional. Then a missing or unsupported
-/// tokenizer gives nullopt, and a damaged tokenizer gives nullopt and a warning.
+/// The model's tokenizer. If input and output are token ids, the tokenizer is optional. In this case, returns nullopt
+/// for a missing, unsupported or damaged tokenizer, and also prints a warning for a damaged tokenizer.
 std::optional<models::Tokenizer> find_tokenizer(const RunFlags& flags, const models::Model& model) {
   std::optional<models::Tokenizer> tokenizer;
   try {
@@ -138,7 +138,7 @@ void print_top_logits(const Generation& generation, const models::Tokenizer& tok
   write_err(format_table(rows));
 }
 
-/// Reason that fewer tokens were generated than requested; "" if the requested number was generated.
+/// Returns the reason why fewer tokens were generated than requested; "" if the requested number was generated.
 std::string why_stopped(const std::string& stop, int64_t context) {
   if (stop == "end_of_text") return "; stopped: end of text";
   if (stop == "stop_text") return "; stopped: stop text";

@@ -80,8 +80,8 @@ std::string of_host(const machine::MachineModel& machine, int64_t host) {
   return fmt::format("{}", fmt::join(names, "+"));
 }
 
-/// Replaces hosts by groups of their devices: "@0,@1" -> "H200.0+H200.1,1:H200.0+1:H200.1". Other lists are unchanged.
-/// Throws UsageError for an unknown host.
+/// Replaces each host with the group of its devices: "@0,@1" -> "H200.0+H200.1,1:H200.0+1:H200.1". Other lists are
+/// unchanged. Throws UsageError for an unknown host.
 std::string spell_out_hosts(const machine::MachineModel& machine, const std::string& list) {
   std::vector<std::string> parts;
   for (const std::string& part : split_list(list)) {

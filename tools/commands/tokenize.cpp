@@ -24,7 +24,7 @@ struct TokenizeFlags {
 
 int tokenize(const TokenizeFlags& flags) {
   if (!flags.prompt.given()) {
-    throw UsageError("no text; give one with -p, a file with -f, or standard input with -f -");
+    throw UsageError("no text; give a text with -p, a file with -f, or standard input with -f -");
   }
   const std::string prompt = flags.prompt.read();
   const models::GgufFile file(flags.model.path);

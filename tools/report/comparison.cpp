@@ -45,11 +45,12 @@ bool is_finite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
 }
 
-/// A model on one device, and a copy of it on several devices that act as one. Owns everything that it loads. Belongs
-/// to one thread.
+/// A model on one device, and a copy of the model on several devices that act as one device. Owns all loaded weights
+/// and caches. Only one thread may use an object.
 class ComparedModel {
  public:
-  /// Makes the plans and starts the threads, but loads nothing. `options.context` must be set.
+  /// Creates the placements and starts the threads of the devices, but does not load weights. `options.context` must be
+  /// set.
   ComparedModel(std::unique_ptr<models::Model> model, const std::vector<Device*>& devices,
                 const models::PlacementOptions& placement, const models::SessionOptions& options,
                 int64_t prompt_tokens);
@@ -57,8 +58,8 @@ class ComparedModel {
   ComparedModel(const ComparedModel&) = delete;
   ComparedModel& operator=(const ComparedModel&) = delete;
 
-  /// Throws DeviceError if a device has too little memory for weights, caches and the larger of the two graphs. The
-  /// first device needs memory for both copies of the model.
+  /// Throws DeviceError if a device has too little memory for weights, caches and the larger of the two graphs (whole
+  /// prompt, one token). The first device needs memory for both copies of the model.
   void require_memory() const;
   void load();
   /// Evaluates the tokens: the whole prompt in the first call, one token in the second. Appends the error of each node
@@ -93,7 +94,7 @@ ComparedModel::ComparedModel(std::unique_ptr<models::Model> model, const std::ve
 }
 
 ComparedModel::~ComparedModel() {
-  // Frees the weights before the placement is destroyed, because the placement's device owns their memory.
+  // Frees the weights before the placement is destroyed, because the placement's device owns the memory of the weights.
   models::unload_weights(*model_);
 }
 
@@ -123,7 +124,7 @@ std::vector<models::DeviceUse> ComparedModel::memory(const models::Placement& pl
     meta::Plan plan =
         meta::make_plan(whole(*graph.graph), context, members, sched::comparison_options(*graph.graph, is_compared));
     for (size_t d = 0; d < members.size(); ++d) {
-      // Only one of the two graphs exists at a time, so only the larger graph counts.
+      // Only one graph exists at a time, the graph for the prompt or for one token. So only the larger graph counts.
       uses[d].use.compute = std::max(uses[d].use.compute, plan.ranks[d].memory.compute);
       if (placement.is_meta()) uses[d].use.communication = plan.ranks[d].memory.communication;
     }

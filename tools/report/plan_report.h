@@ -1,4 +1,4 @@
-// Predictions as `shoal plan` and `shoal simulate` print them: tables for users, JSON for scripts. Pure functions.
+// Formats predictions for `shoal plan` and `shoal simulate`: tables for users, JSON for scripts. Pure functions.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -24,15 +24,15 @@ std::string comparison_text(const tuning::Comparison& comparison, tuning::Object
 
 /// The shares: [3, 1]. One number for each device, or for each group with -sm layer.
 nlohmann::json shares_json(const tuning::Choice& choice);
-/// An object with the keys "name", "devices", "split_mode", "tensor_split", "host", "split_key", "context", "fits",
-/// "from_disk", "prompt", "generation" and "memory". "prompt" and "generation" are objects with the keys "tokens",
-/// "depth", "seconds", "tokens_per_second", "imbalance", "communication_seconds", "copy_seconds", "disk_seconds",
-/// "host_seconds", "collectives" and "devices".
+/// An object with the keys "name", "devices", "device_list", "split_mode", "tensor_split", "host", "split_key",
+/// "context", "fits", "from_disk", "prompt", "generation" and "memory". "prompt" and "generation" are objects with the
+/// keys "tokens", "depth", "seconds", "tokens_per_second", "imbalance", "communication_seconds", "copy_seconds",
+/// "disk_seconds", "host_seconds", "collectives" and "devices".
 nlohmann::json prediction_json(const tuning::Verdict& prediction);
 /// Adds "candidates", "recommended" (the best candidate, or null), "reason", and "remedies" if nothing fits.
 void add_comparison(nlohmann::json& json, const tuning::Comparison& comparison);
-/// Describes how meta devices divide routed experts and a latent cache, with the predicted times of both modes; "" if
-/// the model has neither.
+/// Describes how meta devices divide routed experts and a latent cache, with the predicted time of each mode. Returns
+/// "" if no meta device has routed experts or a latent cache.
 std::string ways_text(const models::Model& model, const models::Placement& placement, const tuning::Ways& ways);
 /// Adds the contents of ways_text() as JSON: "experts" with "split", and "latent_cache" with "split" and "parts". If
 /// "split" was chosen by cost, "experts" also has "tokens", "inside_seconds" and "whole_seconds", and "latent_cache"

@@ -94,7 +94,7 @@ void write_trace(const std::string& path, std::span<const TraceEvent> events, co
 
 void TraceFlag::add_to(CLI::App& app) {
   const auto read = [this](const std::string& flag, const std::string& text) {
-    require<InvalidArgument>(!text.empty(), "{}: the file name is empty; give one such as trace.json", flag);
+    require<InvalidArgument>(!text.empty(), "{}: the file name is empty; give a name such as trace.json", flag);
     path = text;
   };
   add_parsed(app, "--trace", "FILE", read,
@@ -104,7 +104,7 @@ void TraceFlag::add_to(CLI::App& app) {
 namespace {
 
 /// Nanoseconds by which the clock of process 0 is ahead of the clock of `process`. The result comes from the fastest of
-/// several round trips. Collective in both processes.
+/// several round trips. Process 0 and `process` must both call this function.
 int64_t clock_difference(ProcessGroup& group, int process) {
   constexpr int kQuestions = 32;
   const bool asks = group.own() == 0;

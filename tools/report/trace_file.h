@@ -37,8 +37,9 @@ struct TraceFlag {
   /// Adds the flag, which rejects an empty name.
   void add_to(CLI::App& app);
 
-  /// Runs `body` with a tracer, or with nullptr without --trace. Returns the result of `body`. Writes the trace, even
-  /// if `body` is interrupted or fails after some spans. If the file cannot be written, throws before `body` runs.
+  /// Runs `body` with a tracer if --trace is given, otherwise with nullptr. Returns the result of `body`. Writes the
+  /// trace, even if `body` is interrupted or fails after some spans. If the file cannot be written, throws before
+  /// `body` runs.
   int run(TraceMetadata metadata, const std::function<int(Tracer* tracer)>& body) const;
 };
 

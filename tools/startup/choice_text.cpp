@@ -142,7 +142,7 @@ std::string host_text(const models::Model& model, const Asked& asked, const Chos
   std::string text;
   for (const Verdict& one : chosen.hosts) {
     if (text.empty()) {
-      text = fmt::format("{} stay on the host, as with {}", host_part_text(model, one.choice.host), flags_of(one));
+      text = fmt::format("the host keeps {}, as with {}", host_part_text(model, one.choice.host), flags_of(one));
       if (one.has_time()) text += fmt::format(": predicted {:.3g} tokens/s", rate_of(one));
     } else if (one.has_time()) {
       text += fmt::format(", with {}: {:.3g} tokens/s", flags_of(one), rate_of(one));
@@ -178,7 +178,7 @@ void fail_to_fit(Chooser& chooser, const Choice& choice) {
   const Asked& asked = chooser.asked();
   require_room_for_prompt(chooser, choice);
   Margin margin = asked.margin;
-  margin.from_disk = true;  // counts weights as fitting if they can be read from the disk
+  margin.from_disk = true;  // lets weights that can be read from the disk count as fitting
   Choice least = choice;
   least.context = std::min(chooser.context_of(choice), asked.least());
   const auto memory = chooser.plan(least, margin, 1).memory;
@@ -187,7 +187,7 @@ void fail_to_fit(Chooser& chooser, const Choice& choice) {
   });
   const std::string why = asked.least() > asked.least_context ? fmt::format("the prompt has {} tokens", asked.prompt)
                                                               : fmt::format("--fit-ctx {}", asked.least_context);
-  // Whether the cache of each device is a full copy.
+  // Whether each device stores a full copy of the cache.
   const models::Placement& placement = chooser.place(least);
   const bool is_mirrored =
       models::has_latent_cache(chooser.model().hparams) && placement.acts_as_one() && placement.latent_parts() == 1;

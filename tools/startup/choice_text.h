@@ -8,8 +8,8 @@
 
 namespace shoal::tools {
 
-/// Flags that change the choice `from` to `to`, except the flag for the context: " -dev CPU0,CPU1 -ts 6,11 -sm layer";
-/// "" if nothing changes.
+/// Flags that turn the choice `from` into the choice `to`, without the flag for the context: " -dev CPU0,CPU1 -ts 6,11
+/// -sm layer". Returns "" if nothing changes.
 std::string change_options(const tuning::Choice& from, const tuning::Choice& to);
 
 /// Lists the devices that need more memory than is free: "CPU0 needs 9.1 MiB and has 8.0 MiB free".
@@ -22,8 +22,8 @@ std::string context_options(const tuning::Remedies& remedies, const tuning::Choi
 
 /// The chosen shares: "tensor split 3,1 for CPU0,CPU1: predicted 22.1 tokens/s; even shares: 18.0 tokens/s".
 std::string shares_text(tuning::Chooser& chooser, const tuning::Chosen& chosen);
-/// The chosen part on the host: "the experts of 49 of 58 layers stay on the host, as with -ncmoe 49: predicted 8.1
-/// tokens/s, with -ngl 13: 2.2 tokens/s".
+/// The part of the model that the chooser put on the host: "the host keeps the experts of 49 of 58 layers, as with
+/// -ncmoe 49: predicted 8.1 tokens/s, with -ngl 13: 2.2 tokens/s".
 std::string host_text(const models::Model& model, const tuning::Asked& asked, const tuning::Chosen& chosen);
 /// The chosen context and the reason: "context 22432 instead of 32768: ...".
 std::string context_text(const tuning::Asked& asked, const tuning::Chosen& chosen);

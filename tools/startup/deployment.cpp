@@ -96,7 +96,7 @@ MachineQuery question_of(const Request& request) {
 }
 
 /// Starts the threads of the placement's devices. The threads must run before the plan is made, because planned memory
-/// depends on their number.
+/// depends on the number of threads.
 void start_threads(Deployment& deployment, const models::Placement& placement, int threads) {
   deployment.backends.clear();
   require_threads(threads_needed(placement.members(), threads));
@@ -113,7 +113,7 @@ void take(Deployment& deployment, Request& request, const models::SessionOptions
   deployment.asked.session = session;
 }
 
-/// The request with the choice of process 0. Used by all other processes.
+/// Returns the request with the settings that process 0 chose. Every process except process 0 calls this function.
 tuning::Asked receive_choice(ProcessGroup& group, Request& request, Deployment& deployment) {
   const auto choices = nlohmann::json::parse(group.broadcast("", "choices of process 0"));
   tuning::Asked asked = request.asked;
@@ -131,7 +131,7 @@ tuning::Asked receive_choice(ProcessGroup& group, Request& request, Deployment& 
   return asked;
 }
 
-/// Prints the decisions of the search on stderr. Throws DeviceError if nothing fits.
+/// Prints the decisions of the search on stderr. Throws DeviceError if no choice fits into memory.
 void report(tuning::Chooser& chooser, const tuning::Chosen& chosen) {
   const tuning::Asked& asked = chooser.asked();
   if (chosen.plan == nullptr) fail_to_fit(chooser, chosen.choice);
@@ -139,15 +139,15 @@ void report(tuning::Chooser& chooser, const tuning::Chosen& chosen) {
   if (chosen.shares) say(shares_text(chooser, chosen));
   if (chosen.keeps_shares) {
     const std::string ratio = chosen.choice.ratio();
-    say(fmt::format("tensor split {} is used instead, because these shares leave {} free on each device",
+    say(fmt::format("tensor split {} replaces the fastest shares, because {} must stay free on each device",
                     ratio.empty() ? "even" : ratio, format_bytes(asked.margin.bytes)));
   }
   if (!chosen.hosts.empty()) say(host_text(chooser.model(), asked, chosen));
   const bool has_room = models::has_room(chosen.plan->memory);
   if (asked.free.context && !has_room) require_room_for_prompt(chooser, chosen.choice);
   const bool repacks_less = asked.load.repack && !chosen.plan->load.repack;
-  if (repacks_less && models::fits(chosen.plan->memory)) {  // if the plan does not fit, load() warns of weights that
-                                                            // are read from the disk
+  if (repacks_less && models::fits(chosen.plan->memory)) {  // no warning if the plan does not fit, because load() then
+                                                            // warns of reads from the disk
     warn("weights are not repacked, because there is not enough memory; generation may be slower");
   }
   for (const std::string& note : chosen.notes) say(note);
@@ -159,8 +159,8 @@ void report(tuning::Chooser& chooser, const tuning::Chosen& chosen) {
   if (has_room && chosen.choice.context != chosen.wanted_context) say(context_text(asked, chosen));
 }
 
-/// Finds or probes the machine of the request, and sets it in the request's options, so that meta devices plan for the
-/// speeds and links of this machine. Throws the errors of find_machine() and require_machine().
+/// Finds or probes the machine of the request, and stores the machine in the options of the request. Meta devices then
+/// plan for the speeds and links of this machine. Throws the errors of find_machine() and require_machine().
 std::optional<KnownMachine> choose_machine(Request& request) {
   const tuning::Asked& asked = request.asked;
   const auto acts_as_one = [](const std::vector<Device*>& group) { return group.size() > 1; };
@@ -184,7 +184,7 @@ tuning::Watch watch_of(ProgressBar& bar) {
   tuning::Watch watch{.poll = stop_if_interrupted};
   watch.progress = [&bar](int done, int most) {
     stop_if_interrupted();
-    bar.update(static_cast<size_t>(done), static_cast<size_t>(most), fmt::format("{} of at most {}", done, most));
+    bar.update(static_cast<size_t>(done), static_cast<size_t>(most), fmt::format("split {} of at most {}", done, most));
   };
   return watch;
 }

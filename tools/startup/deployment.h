@@ -1,4 +1,4 @@
-// Turns a command line into a model on devices. run, chat, plan and bench share these steps:
+// Turns a command line into a model on devices. The commands run, chat, plan and bench share these steps:
 //
 //   Request          the model, and the settings that its flags ask for (tuning::Asked)
 //   resolve()        finds the machine, makes the choice, one placement and one plan  ->  Deployment
@@ -27,7 +27,7 @@ namespace shoal::tools {
 struct Request {
   std::unique_ptr<models::Model> model;
   tuning::Asked asked = {};
-  std::string machine = {};    ///< name or file of a machine to use instead of a probe
+  std::string machine = {};    ///< name or file of a machine description; "" means this machine
   bool needs_figures = false;  ///< whether to probe devices that have no saved measurements
   bool starts_threads = true;  ///< whether to start the threads of the devices' backends
 };
@@ -44,15 +44,15 @@ struct Deployment {
   std::chrono::duration<double> load_time{};  ///< duration of load(), which loads Model::weight_bytes() bytes
 };
 
-/// Shows the progress of a search in the bar. Stops the search on Ctrl-C.
+/// Returns callbacks that show the progress of a search in `bar` and stop the search on Ctrl-C.
 tuning::Watch watch_of(ProgressBar& bar);
 
-/// Finds the machine, chooses all settings that the request leaves free, places the model and plans. Starts the
-/// devices' threads if request.starts_threads is set. Prints the decisions on stderr. Throws DeviceError if a device
-/// cannot start its threads. Throws DeviceError with remedies if not even the smallest allowed context fits. Throws
-/// Interrupted on Ctrl-C. With several processes, this call is collective. Process 0 chooses, and the other processes
-/// receive its choice. Before the choice, the call throws CommError if the processes have different model files or
-/// versions.
+/// Finds the machine, chooses all settings that the request leaves free, places the model and makes the plan. Starts
+/// the devices' threads if request.starts_threads is set. Prints the decisions on stderr. Throws DeviceError if a
+/// device cannot start its threads. Throws DeviceError with remedies if even the smallest allowed context does not fit.
+/// Throws Interrupted on Ctrl-C. With several processes, this call is collective. Process 0 chooses, and the other
+/// processes receive its choice. Before the choice, the call throws CommError if the processes have different model
+/// files.
 Deployment resolve(Request request);
 
 /// Loads the weights with a progress bar. Throws DeviceError before loading if a device has too little memory. Throws
@@ -63,8 +63,8 @@ void load(Deployment& deployment);
 /// process 0 leads the sessions of the other processes.
 void start_session(Deployment& deployment);
 
-/// Runs in every process except process 0. Resolves and loads the same model, and follows the session of process 0
-/// until that session ends.
+/// Every process except process 0 calls this function. The function resolves the request, loads the same model as
+/// process 0, and follows the session of process 0 until that session ends.
 void follow_leader(Request request);
 
 }  // namespace shoal::tools

@@ -23,11 +23,12 @@
 namespace shoal::tools {
 namespace {
 
-/// Types of the weights in the model's matrix products. Without rates for these types, a machine gives no prediction.
+/// Types of the weights in the model's matrix products. A machine without rates for these types gives no prediction.
 std::vector<DType> dtypes_of(const models::Model& model) {
   std::vector<DType> dtypes;
   const std::vector<DType> known = machine::weight_dtypes();
-  // The embedding is a lookup and counts only if it is also the output head.
+  // A lookup is not a matrix product. So the type of the embedding counts only if the embedding is also the output
+  // head.
   for (const models::TensorSpec& spec : model.specs) {
     using models::TensorRole;
     if (spec.role == TensorRole::kLookup || (spec.role == TensorRole::kEmbedding && !model.is_tied())) continue;
@@ -131,7 +132,7 @@ KnownMachine require_machine(const MachineQuery& question) {
   try {
     probe::check_machine_file();
   } catch (const DeviceError&) {
-    // The failure is reported after the measurement.
+    // The call of save_machine() below reports this failure after the measurement.
   }
   machine::MachineModel machine = measure_quickly(question);
   try {
@@ -144,7 +145,7 @@ KnownMachine require_machine(const MachineQuery& question) {
 }
 
 Device& simulated_device(const machine::DeviceModel& described) {
-  // Without an identity, "OLD.0" and "OLD.1" are both described as "simulated OLD".
+  // If the devices "OLD.0" and "OLD.1" have an empty identity, the description of each device is "simulated OLD".
   const std::string& name = described.name;
   const size_t dot = name.rfind('.');
   const bool is_numbered =
@@ -196,8 +197,8 @@ models::DeviceGroups find_groups_on(const std::string& machine, const DeviceFlag
   std::vector<Device*> devices = find_known_devices(flags.names);
   for (size_t i = 0; i < devices.size(); ++i) {
     const machine::DeviceModel& described = model.devices[static_cast<size_t>(model.index(flags.names[i]))];
-    // Names of this machine's devices match in any case. Names in a machine description are case-sensitive: "cpu0" is
-    // not CPU0.
+    // Lookups of this machine's devices are case-insensitive. Names in a machine description are case-sensitive: "cpu0"
+    // is not CPU0.
     if (devices[i] != nullptr && devices[i]->name() == described.name) continue;
     devices[i] = &simulated_device(described);
   }

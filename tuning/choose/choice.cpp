@@ -22,8 +22,8 @@ class Digest {
  public:
   void add(std::string_view text) {
     for (const char c : text) value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-    value_ = (value_ ^ 0xff) * 0x100000001b3;  // a byte that occurs in no text: ("a", "bc") and ("ab", "c") get
-                                               // different hashes
+    value_ = (value_ ^ 0xff) * 0x100000001b3;  // 0xff ends each text and occurs in no text, so ("a", "bc") and ("ab",
+                                               // "c") get different hashes
   }
   std::string text() const { return fmt::format("{:016x}", value_); }
 
@@ -67,8 +67,8 @@ class Placed {
 
   std::string key(const models::Placement& placement) const { return key(placement, all_); }
 
-  /// Whether the key of `placement` equals `wanted`, the key of the placement `wanted_of`. If devices act as one, they
-  /// divide equal layers equally. So comparing a few sample tensors is enough to reject most placements.
+  /// Whether the key of `placement` equals `wanted`, the key of the placement `wanted_of`. If devices act as one, all
+  /// equal layers have the same split. So a comparison of a few sample tensors rejects most placements.
   bool has_key(const models::Placement& placement, const models::Placement& wanted_of, const std::string& wanted) {
     if (placement.is_meta() && wanted_of.is_meta()) {
       if (samples_.empty()) choose_samples();
@@ -110,9 +110,9 @@ class Placed {
   std::string sample_key_;
 };
 
-/// Calls `visit` with the JSON name, the value and the parser of each of these fields. A new field of Choice must be
-/// added here, or to to_json() and with_json() like `shares`. Process 0 sends the JSON to other processes, and Chooser
-/// uses the JSON in keys of verdicts.
+/// Calls `visit` with the JSON name, the value and the parser of each optional field of `choice`. A new field of Choice
+/// must be added here, or to to_json() and with_json() like `shares`. Process 0 sends the JSON to other processes, and
+/// Chooser uses the JSON in keys of verdicts.
 template <class AnyChoice, class Visit>
 void visit_named(AnyChoice& choice, const Visit& visit) {
   auto& [groups, mode, shares, host, context, experts, latent, cache_k, cache_v] = choice;
@@ -199,8 +199,8 @@ std::string to_json(const Choice& choice) {
 
 Choice with_json(Choice known, const std::string& json) {
   const nlohmann::json told = nlohmann::json::parse(json);
-  // Only the number of devices is compared. The names differ, because a process omits the process number in the names
-  // of its own devices.
+  // Only the number of devices is compared. The device names differ between processes, because a process omits the
+  // process number in the names of its own devices.
   require<CommError>(told["devices"] == known.device_count(),
                      "process 0 uses {} devices, but this process uses {}; give all processes the same flags",
                      told["devices"].get<size_t>(), known.device_count());
@@ -272,7 +272,7 @@ std::vector<double> simplest_shares(const Chooser& chooser, const Choice& choice
     std::vector<double> shares = rounded(most / largest, 1);
     if (placed.has_key(place(shares), asked, wanted)) return shares;
   }
-  // If no such whole numbers exist, rounds the shares to as few decimals as possible.
+  // If no whole numbers up to kMost give the same split, rounds the shares to as few decimals as possible.
   const double sum = std::accumulate(choice.shares.begin(), choice.shares.end(), 0.0);
   for (double scale = 1e3; scale < 1e9; scale *= 10) {
     std::vector<double> shares = rounded(scale / sum, 1 / scale);

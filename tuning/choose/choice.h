@@ -23,7 +23,7 @@ struct HostPart {
 };
 
 struct Choice {
-  models::DeviceGroups groups;  ///< in the format of Placement
+  models::DeviceGroups groups;  ///< groups for the constructor of Placement
   models::SplitMode mode = models::SplitMode::kTensor;
   std::vector<double> shares = {};                  ///< one share per device (kTensor) or group (kLayer); empty: even
                                                     ///< shares
@@ -77,7 +77,8 @@ models::SessionOptions session_options(const Choice& choice, models::SessionOpti
 /// Whether both choices result in the same Placement.
 bool are_placed_alike(const Choice& one, Choice other);
 
-/// A key for the placement of all weights and caches. Two ratios have the same key if they split all tensors equally.
+/// A key for the placement of all weights and caches. Two ratios have the same key if they give every tensor the same
+/// split.
 std::string split_key(const models::Model& model, const models::Placement& placement);
 
 }  // namespace shoal::tuning

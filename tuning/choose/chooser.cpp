@@ -149,7 +149,7 @@ Verdict Chooser::judge(const Choice& choice, const models::Placement& placement,
 
 Verdict Chooser::judge(const Choice& choice) {
   const std::string split = split_key(model_, place(choice));
-  Choice rest = choice;  // will contain only the fields that the split key does not cover
+  Choice rest = choice;  // the next lines clear the fields that the split key covers
   rest.groups.clear(), rest.shares.clear();
   rest.host = {};
   rest.context = context_of(choice);
@@ -172,8 +172,8 @@ Verdict Chooser::weigh(const Choice& choice) {
 }
 
 void Chooser::settle(const Choice& choice, bool again) {
-  std::unique_ptr<models::Placement> before;  // the previous placement, which must exist until the callback has
-                                              // replaced its backends
+  std::unique_ptr<models::Placement> before;  // the previous placement; it must exist until the callback has destroyed
+                                              // the backends of its devices
   if (again || (placement_ != nullptr && !are_placed_alike(placed_, choice))) before = std::move(placement_);
   const models::Placement& placement = place(choice);
   if (watch_.placed) watch_.placed(placement);
@@ -217,7 +217,8 @@ Chosen Chooser::choose() {
     choice.context = planned ? planned->size.context : least;
     if (!planned && least < out.wanted_context) planned = largest_plan(*this, choice, {}, least, asked_.most_prompts);
     if (!has_room) {
-      // The context is now known, so other shares may fit.
+      // The chosen context may be smaller than the wanted context, so the search for shares may now find shares that
+      // fit.
       Chooser again(model_, asked_, {.poll = watch_.poll, .progress = watch_.progress});
       again.rows_ = rows_;
       const Choice other = again.with_shares(out, choice);

@@ -1,9 +1,9 @@
 // Evaluates choices of how to run a model (choice.h) and searches for the best choice.
 //
 // A verdict contains the memory that a choice needs. If the machine model is known, the verdict also contains the
-// predicted time. Verdicts are ordered by missing memory, then by seconds. So a search for the best verdict also finds
-// a choice that fits. The same chooser and its cached verdicts serve the searches of single fields (dimensions.h), the
-// table of all choices of devices (compare.h) and the remedies. No search allocates device memory or loads weights.
+// predicted time. Verdicts are ordered by missing memory, then by seconds. So the best verdict fits if any verdict
+// fits. One chooser, with its cached verdicts, serves the searches of single fields (dimensions.h), the comparison of
+// devices (compare.h) and the search for remedies. No search allocates device memory or loads weights.
 //
 //   Asked (from flags)  ->  Chooser::choose()  ->  Chosen: choice, placement, plan
 #pragma once
@@ -25,8 +25,9 @@ namespace shoal::tuning {
 /// Memory that must stay free on the devices.
 struct Margin {
   size_t bytes = 0;  ///< number of bytes on every device
-  /// If true, a CPU device keeps free at least 2 % of its memory. It also keeps free at least 64 MiB, or a sixteenth of
-  /// its memory if that is less. Other programs use the same memory, and the system kills a process that uses too much.
+  /// If true, a CPU device keeps at least 2 % of its memory free. It also keeps at least 64 MiB free, or 1/16 of its
+  /// memory if 1/16 is less than 64 MiB. Other programs use the same memory, and the system kills a process that uses
+  /// too much.
   bool spare_host = false;
   /// If true, mapped weights do not count as needed memory. The system may then read these weights from the disk for
   /// every token.
@@ -53,15 +54,17 @@ struct Asked {
                            ///< latent split
   int64_t way_rows = 0;    ///< number of latent cache rows that a token reads; 0: half of the context
   Margin margin = {};
-  int64_t least_context = 4096;  ///< smallest context that a search selects, unless the user asks for a smaller one
-  int64_t prompt = 0;            ///< number of prompt tokens; the context has room for at least one more
+  int64_t least_context = 4096;  ///< minimum context that a search selects; if the user asks for a smaller context,
+                                 ///< that context is the minimum
+  int64_t prompt = 0;            ///< number of prompt tokens; the context has room for at least one more token
   /// Whether the margin is required. If the margin is optional and no context leaves it free, choose() takes the
   /// smallest context.
   bool must_fit = true;
   bool is_repacking_decided = false;  ///< whether `load` alone decides about repacking, even if the repacked weights do
                                       ///< not fit
-  size_t most_prompts = std::numeric_limits<size_t>::max();  ///< largest number of prompt batch sizes in the plan; the
-                                                             ///< smallest sizes are omitted
+  size_t most_prompts = std::numeric_limits<size_t>::max();  ///< maximum number of prompt batch sizes in the plan; if
+                                                             ///< there are more batch sizes, the plan omits the
+                                                             ///< smallest sizes
 
   int64_t least() const { return std::max(least_context, prompt + 1); }
 };
@@ -79,12 +82,13 @@ struct Verdict {
 
   /// Sum of the missing bytes of all devices.
   double lacking() const;
-  /// Whether the total memory of the devices is large enough. If not, no shares fit (apart from rounding to units).
+  /// Whether the total memory of the devices is large enough. If not, no other shares fit. This check ignores that
+  /// other shares may be rounded to units (such as heads) differently.
   bool may_fit() const;
   bool has_time() const { return prompt || generation; }
 };
-/// Seconds of the phase that the objective names. If that phase has no tokens, seconds of the other phase. Infinite if
-/// the verdict has no prediction.
+/// Seconds of the phase that the objective names: prompt, generation, or both (kMix). If the named phase has no tokens,
+/// returns the seconds of the phase that has tokens. Infinite if the verdict has no prediction.
 double seconds_of(const Verdict& verdict, Objective objective);
 /// Whether `one` is better. The verdict with fewer missing bytes is better. If the missing bytes are equal, the faster
 /// verdict is better. `gain`: relative differences up to this value count as rounding errors.
@@ -93,12 +97,13 @@ bool is_better(const Verdict& one, const Verdict& other, Objective objective, do
 /// The result of choose(), with values that commands print.
 struct Chosen {
   Choice choice;  ///< all fields are decided
-  Ways ways;      ///< the decided splits, with the seconds of all compared splits
+  Ways ways;      ///< the decided expert split and latent split, with the seconds of all compared splits
   std::unique_ptr<models::Placement> placement;
   std::unique_ptr<models::ModelPlan> plan;
   std::optional<Verdict> shares, even;  ///< verdicts of the best shares and of even shares; nullopt if the user set the
                                         ///< shares
-  bool keeps_shares = false;            ///< whether the context would fit with other shares, but without the margin
+  bool keeps_shares = false;            ///< true: with the shares of the verdict `shares`, the chosen context fits only
+                                        ///< without the margin; `choice` therefore has different shares
   std::vector<Verdict> hosts;           ///< choices with weights on the host, fastest choice first; empty if all
                                         ///< weights fit on the devices
   std::vector<std::string> notes;       ///< sentences about the selected cache types
@@ -134,9 +139,9 @@ class Chooser {
   /// Placement or ModelPlan rejects the choice.
   Chosen choose();
 
-  /// The verdict of a choice, with its predicted time. The plan repacks weights if they fit. The predicted work has at
-  /// most as many tokens as the context. Throws InvalidArgument if Placement or ModelPlan rejects the choice, or if the
-  /// machine model does not contain a device or a dtype.
+  /// The verdict of a choice, with its predicted time. The plan contains repacked weights if the repacked weights fit.
+  /// The predicted work has at most as many tokens as the context. Throws InvalidArgument if Placement or ModelPlan
+  /// rejects the choice, or if the machine model does not contain a device or a dtype.
   Verdict judge(const Choice& choice);
   /// The verdict of a choice whose placement and plan already exist.
   Verdict judge(const Choice& choice, const models::Placement& placement, const models::ModelPlan& plan);
@@ -152,17 +157,17 @@ class Chooser {
   models::SessionOptions session_of(const Choice& choice) const;
   /// The context in tokens. If the choice has no context, returns the context of the session options.
   int64_t context_of(const Choice& choice) const;
-  /// Returns a plan with repacked weights if the repacked weights fit. Otherwise, returns the plan that lacks less
-  /// memory: with repacked weights, or with the weights as in the file. `spare`: receives the spare bytes of the
-  /// tightest device in the better of the two plans, after subtraction of the margin.
+  /// Returns a plan with repacked weights if the repacked weights fit. Otherwise, also makes a plan with the weights as
+  /// in the file, and returns the plan that lacks less memory. `spare`: receives the result of tightest() for the plan,
+  /// or the larger result if two plans were made.
   models::ModelPlan plan(const Choice& choice, const Margin& margin, size_t most_prompts, int64_t* spare = nullptr);
   /// Calls Watch::figures if the machine model is unknown.
   void find_figures();
 
  private:
   Choice with_shares(Chosen& chosen, const Choice& choice);
-  /// Makes the placement for a session and calls Watch::placed. `again`: replaces the placement of the same choice,
-  /// because `rows_` has changed.
+  /// Makes the placement for a session and calls Watch::placed. `again`: replaces the placement even if it belongs to
+  /// the same choice, because `rows_` has changed.
   void settle(const Choice& choice, bool again = false);
   Verdict weighed(const Choice& choice, const models::ModelPlan& plan) const;
   void time(Verdict& verdict, const models::Placement& placement, const models::ModelPlan& plan) const;
@@ -174,7 +179,8 @@ class Chooser {
   std::unique_ptr<models::Placement> placement_;  ///< the latest placement
   Choice placed_;                                 ///< choice of the latest placement
   Ways ways_;                                     ///< splits of the latest placement
-  std::map<std::string, Verdict> known_;          ///< verdicts by devices, split and session fields
+  std::map<std::string, Verdict> known_;          ///< cached verdicts; a key contains the devices, the split key and
+                                                  ///< the session fields
 };
 
 }  // namespace shoal::tuning

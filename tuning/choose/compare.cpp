@@ -10,28 +10,28 @@
 namespace shoal::tuning {
 namespace {
 
-/// Number of the fastest device sets for which the best shares are searched.
+/// Number of device sets for which the best shares are searched. These are the fastest sets.
 constexpr size_t kClosely = 2;
-/// Limits the number of predictions in one search: effort = predictions * layers * devices. A search uses fewer
-/// predictions for a large model, so it takes only a few seconds.
+/// Maximum effort of one search. The effort is the number of predictions, times layers, times devices. A search for a
+/// large model uses fewer predictions, so it takes only a few seconds.
 constexpr double kMostEffort = 5000;
 constexpr int kLeastPredictions = 8, kMostPredictions = 48;
-/// Number of smaller sets for which remedies are searched if nothing fits. These are the sets with the most free
-/// memory.
+/// Maximum number of sets without some of the devices for which remedies are searched if nothing fits. These are the
+/// sets with the most free memory.
 constexpr size_t kMostNarrowWays = 4;
 
 bool are_grouped(const models::DeviceGroups& groups) {
   return groups.size() > 1 && groups.size() < models::joined(groups).front().size();
 }
 
-/// Whether every device has a share above 0. The table omits splits with a share of 0, because the smaller set has its
-/// own row.
+/// Whether every device has a share above 0. The table omits a split in which a device has a share of 0, because the
+/// set without this device has its own row.
 bool has_all(const std::vector<double>& shares) {
   return std::find(shares.begin(), shares.end(), 0.0) == shares.end();
 }
 
-/// Choices for which remedies are searched if nothing fits. All devices in every mode come first, with the asked mode
-/// at the front. Smaller sets come last.
+/// Choices for which remedies are searched if nothing fits. Choices with all devices come first, and the first choice
+/// has the asked mode. Choices with fewer devices come last.
 std::vector<Choice> ways_of(const Choice& asked, const machine::MachineModel& machine) {
   const std::vector<Device*> devices = asked.devices();
   std::vector<Choice> ways{acting_as_one(devices)};
@@ -72,7 +72,7 @@ class Table {
     sort();
   }
 
-  /// Adds the best split in which every device has work. This row shows the cost of using all devices.
+  /// For each mode, adds the best split in which every device has work. These rows show the cost of using all devices.
   void add_all_taking_part() {
     for (const Choice& choice : {acting_as_one(devices_), layers_of(devices_)}) {
       if (choice.mode == models::SplitMode::kTensor || has_layers_for(devices_)) search(choice, true);
@@ -118,7 +118,8 @@ class Table {
     if (has_all(layers.shares)) consider(layers);
   }
 
-  /// Searches the best shares of only the fastest sets. A slower set would not win even with better shares.
+  /// Searches for the best shares of the fastest sets, and not of other sets. Better shares would not make a slower set
+  /// the fastest set.
   void look_closely() {
     std::vector<Verdict> fastest;
     std::copy_if(verdicts_.begin(), verdicts_.end(), std::back_inserter(fastest), [](const Verdict& one) {

@@ -19,18 +19,19 @@ struct Remedies {
   Choice asked;
   std::vector<models::DeviceUse> lacking;  ///< devices that need more memory than they have
   std::optional<Choice> context;           ///< the choice with the largest context that fits
-  std::optional<Choice> context_q8_0;      ///< with a q8_0 cache, the choice with the largest context that fits;
-                                           ///< nullopt if the context of `context` is as large
+  std::optional<Choice> context_q8_0;      ///< like `context`, but with a q8_0 cache; nullopt if the q8_0 cache allows
+                                           ///< no larger context
   double bits = 0;                         ///< bits per weight in the file
   std::optional<double> bits_that_fit;     ///< largest number of bits per weight with which the asked context fits
   Choice bits_choice;                      ///< the choice that fits if the file has at most `bits_that_fit` bits per
                                            ///< weight
   std::vector<std::string> quantisations;  ///< file types, such as "Q4_K_M", with at most `bits_that_fit` bits per
                                            ///< weight, and with fewer bits than the present file
-  std::optional<int> more_devices;         ///< number of additional devices, each with as much memory as `device`
+  std::optional<int> more_devices;         ///< number of additional devices with which the model fits, each with as
+                                           ///< much memory as `device`
   std::string device;                      ///< the device with the most memory
-  bool even_shares = true;                 ///< whether the model fits on all these devices with even shares; false: the
-                                           ///< user must choose shares
+  bool even_shares = true;                 ///< whether the model fits on the present and additional devices with even
+                                           ///< shares; false: the user must choose shares
   models::SplitMode devices_mode = models::SplitMode::kTensor;
   bool none() const { return !context && !context_q8_0 && !bits_that_fit && !more_devices; }
 };
@@ -49,11 +50,12 @@ struct Comparison {
                                      ///< fits
 };
 
-/// Compares all useful sets of the asked devices, and the asked groups. A set of several devices is evaluated with
-/// devices that act as one and, if there are enough layers, with devices that divide the layers. If nothing fits, the
-/// table also contains choices with a host part. The table omits choices that contradict the placement options.
-/// `progress` is called before each set and may throw to stop the comparison. Requires a machine model. Throws
-/// InvalidArgument if no choice is possible, or if the work has no tokens in the phase of the objective.
+/// Compares all sets of the asked devices that useful_sets() returns, and the asked groups. A set of several devices is
+/// evaluated with devices that act as one. If there are enough layers, the set is also evaluated with devices that
+/// divide the layers. If nothing fits, the table also contains choices with a host part. The table omits choices that
+/// contradict the placement options. `progress` is called before each set and may throw to stop the comparison.
+/// Requires a machine model. Throws InvalidArgument if no choice is possible, or if the work has no tokens in the phase
+/// of the objective.
 Comparison compare(Chooser& chooser, const std::function<void(int done, int total)>& progress = {});
 
 /// Explains in one sentence why the first verdict of a sorted table is the best.

@@ -32,7 +32,8 @@ std::optional<models::ModelPlan> largest_plan(Chooser& chooser, const Choice& ch
 
 struct ShareLimits {
   int predictions = 0;  ///< limit of the number of predictions; 0: in proportion to the number of shares, at most 96
-  /// Whether every device or group gets at least one unit (of the feed-forward block) or one layer.
+  /// Whether every device gets at least one unit of the feed-forward block (kTensor), or every group gets at least one
+  /// layer (kLayer).
   bool all_take_part = false;
 };
 struct FoundShares {
@@ -64,8 +65,8 @@ using UsesOf = std::function<std::vector<models::DeviceUse>(const Choice&)>;
 ///   RTX4090 (24 GB), L40S (48 GB):  room for 37000 tokens with even shares, and for 90100 with 0.34,0.66
 std::vector<double> shares_by_free_memory(Chooser& chooser, const Choice& choice, const UsesOf& uses_of);
 /// Number of layers for each group. Fills the free memory of all groups to the same fraction, as far as whole layers
-/// allow. `uses`: memory for any division of the layers; only its compute and communication memory is read. `margin`:
-/// number of bytes that stay free on each device.
+/// allow. `uses`: memory use with any division of the layers; the function reads only the compute and communication
+/// memory. `margin`: number of bytes that stay free on each device.
 std::vector<double> layers_by_free_memory(const Chooser& chooser, const Choice& choice,
                                     std::span<const models::DeviceUse> uses, size_t margin = 0);
 
@@ -86,13 +87,13 @@ Device* find_host(std::span<Device* const> devices, const models::PlacementOptio
 std::vector<Verdict> host_parts(Chooser& chooser, const Choice& choice, const Margin& margin);
 
 /// Sets of devices in order of size, with one set for each group of equivalent sets. Two sets are equivalent under
-/// three conditions: their devices have the same measurements (within 10 %), the same free memory, and the same
-/// assignment to domains. If there are more than 12 devices or 64 sets, returns only the sets of the 1, 2, 3, ...
-/// devices with the highest bandwidth.
+/// three conditions: their devices have the same measurements and the same free memory (both within 10 %), and the same
+/// assignment to domains. If there are more than 12 devices or 64 sets, returns one set for each size n: the n devices
+/// with the highest bandwidth.
 ///
 ///   four equal devices: one set each of 1, 2, 3 and 4 devices instead of 15 sets
 std::vector<std::vector<Device*>> useful_sets(std::span<Device* const> devices, const machine::MachineModel& machine);
-/// The index of the first equivalent set, for each set.
+/// For each set, the index of the first set that is equivalent to it.
 std::vector<size_t> alike_sets(std::span<const std::vector<Device*>> sets, const machine::MachineModel& machine);
 /// Numbers the devices of the set. Interchangeable devices get the same number. Devices are interchangeable if they are
 /// equal and share a domain. Equal devices in different domains are interchangeable if the domains are equal and

@@ -10,9 +10,10 @@ namespace {
 
 using Uses = std::vector<models::DeviceUse>;
 
-/// Maximum number of corrections of the computed memory. Each correction uses a plan that does not fit.
+/// Maximum number of corrections of the estimated compute memory. Each correction takes the compute memory from a plan
+/// that does not fit.
 constexpr int kCorrections = 4;
-/// Number of host layers for which the host stores only the embedding. With 0 host layers, the host stores the
+/// With this number of host layers, the host stores only the embedding. With 0 host layers, the host stores the
 /// embedding and the output head.
 constexpr int64_t kEmbedding = -1;
 
@@ -43,7 +44,8 @@ class HostSearch {
   }
 
  private:
-  /// Returns the choice with part_of(n), for the smallest n in [first, last] that fits.
+  /// Returns the choice with the host part part_of(n). n is the smallest number in [first, last] with which the choice
+  /// fits.
   template <class PartOf>
   std::optional<Choice> least(int64_t first, int64_t last, const PartOf& part_of) {
     // Takes the compute memory from a plan that still leaves work for the devices.
@@ -60,7 +62,7 @@ class HostSearch {
       const Choice found = with(part_of(enough));
       const Uses planned = plan(found);
       if (leaves(planned, margin_)) {
-        // The computed memory may exceed the needed memory, so the next smaller host part may also fit.
+        // The estimate may exceed the needed memory, so the next smaller host part may also fit.
         const bool may_be_less = i == 0 && enough > first;
         const Choice less = may_be_less ? with(part_of(enough - 1)) : found;
         return may_be_less && leaves(plan(less), margin_) ? less : found;
@@ -73,7 +75,8 @@ class HostSearch {
     return std::nullopt;
   }
 
-  /// The choice with this host part. The groups divide the other layers in proportion to their free memory.
+  /// The choice with this host part. In layer mode, the groups divide the layers that are not on the host in proportion
+  /// to the free memory of each group.
   Choice with(const HostPart& part) {
     Choice choice = way_;
     choice.host = part;

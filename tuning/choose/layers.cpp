@@ -1,4 +1,4 @@
-// Divides layers among groups of devices in proportion to their free memory.
+// Divides layers among groups of devices in proportion to the free memory of the groups.
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -47,8 +47,8 @@ LayerBytes bytes_of_layers(const Chooser& chooser, const Choice& choice) {
   return bytes;
 }
 
-/// Free bytes of each group minus its compute memory and the margin. A device without an entry in `uses` counts with
-/// the largest compute memory of all entries.
+/// Free bytes of each group minus the compute memory and the margin of its devices. For a device without an entry in
+/// `uses`, the function subtracts the largest compute memory of all entries.
 std::vector<double> free_memory_for_layers(const Choice& choice, std::span<const models::DeviceUse> uses, size_t margin) {
   size_t most = 0;
   for (const models::DeviceUse& use : uses) most = std::max(most, use.use.compute + use.use.communication);

@@ -1,4 +1,4 @@
-// Explains why a choice is the best of a table.
+// Explains why the best choice in a table is better than other choices.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -48,8 +48,8 @@ std::string name_in_text(const Verdict& one) {
   return one.choice.device_count() == 1 ? one.choice.devices_text() + " alone" : one.choice.name();
 }
 
-/// "1.20x faster than CPU0,CPU1 tensor even" or "as fast as CPU1 alone". `why`: adds the communication, copies and
-/// waiting of `other`.
+/// "1.20x faster than CPU0,CPU1 tensor even" or "as fast as CPU1 alone". `why`: adds the time that `other` spends on
+/// communication, copies and waiting.
 std::string than_text(const Verdict& winner, const Verdict& other, Objective objective, bool why = true) {
   const double factor = seconds_of(other, objective) / seconds_of(winner, objective);
   const std::string text = factor < 1.005 ? fmt::format("as fast as {}", name_in_text(other))
@@ -90,8 +90,8 @@ std::string reason_of(const std::vector<Verdict>& sorted, Objective objective) {
   const Verdict* all = first_of(most, {});
   if (all == nullptr) return best.choice.name() + " is the fastest choice that fits";
   std::string text = faster_text(best, *all, objective, true);
-  // A layer split is often about as fast as one device. The text therefore also names the cost if the devices act as
-  // one.
+  // A layer split is often about as fast as one device. The text therefore also compares the best choice with the
+  // choice in which all devices act as one.
   const Verdict* as_one = first_of(most, models::SplitMode::kTensor);
   if (as_one != nullptr && as_one != all) text += "; " + than_text(best, *as_one, objective);
   return text;

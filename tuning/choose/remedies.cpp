@@ -15,7 +15,8 @@ namespace {
 /// Allowance for errors in an estimated context. A choice is planned only if its estimate times this factor exceeds the
 /// best context so far.
 constexpr double kEstimate = 1.03;
-/// Allowance for uneven shares. Shares consist of whole units, so they may be uneven.
+/// Factor for the size of the divided tensors. It allows for uneven shares, because each share consists of whole units
+/// (such as heads).
 constexpr double kUneven = 1.05;
 /// File types and their approximate bits per weight. The exact numbers depend on the model; most models have slightly
 /// fewer bits.
@@ -115,7 +116,7 @@ class RemedySearch {
     }
     if (best <= 0 || best >= 1) return;
     const double bits = out.bits * best;
-    // Only types with fewer bits per weight than the file help.
+    // A file type helps only if it has fewer bits per weight than the present file.
     const auto* own = std::min_element(kFileBits.begin(), kFileBits.end(), [&](const auto& a, const auto& b) {
       return std::abs(a.bits - out.bits) < std::abs(b.bits - out.bits);
     });
@@ -157,7 +158,7 @@ class RemedySearch {
       best = one;
       best.context = plan->size.context;
     }
-    // Rounds the shares to three digits unless the rounding costs more than a few tokens of context.
+    // Rounds the shares to three digits if the rounding reduces the context by at most 1 / kWorthSeeking.
     Choice shorter = best;
     for (double& share : shorter.shares) share = std::round(share * 1000);
     shorter.context = context_;
@@ -207,7 +208,8 @@ class RemedySearch {
     const auto is_asked = [&](const models::DeviceUse& use) {
       return std::any_of(devices.begin(), devices.end(), [&](const Device* one) { return one->name() == use.device; });
     };
-    if (!std::all_of(uses.begin(), uses.end(), is_asked)) return;  // the host part cannot be divided
+    if (!std::all_of(uses.begin(), uses.end(), is_asked)) return;  // `uses` contains the host, and devices cannot
+                                                                   // divide the host part
     const Divided divided = divided_bytes(mode);
     double all = 0;
     for (const models::DeviceUse& use : uses) all += static_cast<double>(use.needed());
@@ -258,7 +260,7 @@ class RemedySearch {
   const Choice& asked_;
   const int64_t context_;
   std::vector<Choice> ways_;
-  std::vector<Choice> widest_;  ///< considered choices with the largest number of devices
+  std::vector<Choice> widest_;  ///< considered choices with as many devices as the first choice
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMostSets = 64;
 constexpr size_t kMostDevicesForSets = 12;
-/// Values count as equal up to this relative difference, because repeated measurements differ that much.
+/// Values count as equal up to this relative difference, because repeated measurements differ by up to 10 %.
 constexpr double kAlike = 0.1;
 
 bool alike(double a, double b) {
@@ -47,7 +47,7 @@ bool alike(const machine::DeviceModel& a, const machine::DeviceModel& b) {
 
 class Kinds {
  public:
-  /// Queries the free memory of the devices. Both arguments must outlive this object.
+  /// Queries the free memory of the devices. `machine` must outlive this object.
   Kinds(std::span<Device* const> devices, const machine::MachineModel& machine) : machine_(machine) {
     for (const machine::DeviceModel& device : machine.devices) memory_.push_back(static_cast<double>(device.memory));
     for (const Device* device : devices) memory_[index_of(*device)] = static_cast<double>(device->memory().free);
@@ -81,7 +81,7 @@ class Kinds {
     for (const Device* device : set) {
       const size_t domain = domain_of(*device);
       const std::string place =
-          used[domain] == 1 ? fmt::format("alone in one like {}", domain_kinds_[domain]) : fmt::format("in {}", domain);
+          used[domain] == 1 ? fmt::format("domain kind {} alone", domain_kinds_[domain]) : fmt::format("in {}", domain);
       const std::string text = fmt::format("{} {}", kinds_[index_of(*device)], place);
       out.push_back(numbers.emplace(text, numbers.size()).first->second);
     }
@@ -89,7 +89,8 @@ class Kinds {
   }
 
  private:
-  /// Returns for each index the first index with an equal element.
+  /// For each index i, returns the smallest index n for which `alike(n, i)` is true, or i if there is no such index
+  /// below i.
   template <class Alike>
   static std::vector<size_t> numbered(size_t count, const Alike& alike) {
     std::vector<size_t> numbers;
@@ -116,11 +117,11 @@ class Kinds {
 
   const machine::MachineModel& machine_;
   std::vector<double> memory_;        ///< free bytes by device
-  std::vector<size_t> kinds_;         ///< index of the first equal device, by device
-  std::vector<size_t> domain_kinds_;  ///< index of the first equal domain, by domain
+  std::vector<size_t> kinds_;         ///< for each device: the index of the first equal device
+  std::vector<size_t> domain_kinds_;  ///< for each domain: the index of the first equal domain
 };
 
-/// The sets of the 1, 2, 3, ... devices with the highest bandwidth.
+/// Returns one set for each size n: the n devices with the highest bandwidth.
 std::vector<std::vector<Device*>> first_sets(std::span<Device* const> devices, const machine::MachineModel& machine) {
   const auto bandwidth = [&](const Device* device) {
     return machine.devices[static_cast<size_t>(machine.index(device->name()))].bandwidth;

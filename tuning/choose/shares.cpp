@@ -18,8 +18,8 @@ using Shares = std::vector<double>;
 /// Number of times that shares are clipped to the memory. One clipping is not enough, because rounding to units adds a
 /// few bytes on some devices.
 constexpr int kClippings = 4;
-/// Number of tried sizes of a moved fraction: first about a quarter of the model, then half of the previous size each
-/// time.
+/// A move transfers a fraction of the model. The search tries this number of fractions. The first fraction is about a
+/// quarter. Each further fraction is half of the previous fraction.
 constexpr int kHalvings = 6;
 /// Limits of the number of predictions: per sharer, and in total. A sharer is a device or group with one share.
 constexpr int kForEach = 12;
@@ -87,8 +87,8 @@ class ShareSearch {
   }
 
  private:
-  /// The share that corresponds to one unit of the most finely divided tensor. If there are fewer units than sharers,
-  /// returns an even share.
+  /// kLayer: the share of one layer. kTensor: the share of one unit of the tensor with the most units, without the
+  /// vocabulary and the experts. If there are fewer layers or units than sharers, returns an even share.
   double least_share() const {
     const models::Model& model = chooser_.model();
     int64_t most = model.hparams.layers;
@@ -130,7 +130,7 @@ class ShareSearch {
   }
 
   void climb() {
-    // If there are enough attention heads, the first moves are whole heads.
+    // With at least 4 query heads, the first moves transfer whole heads.
     const models::Model& model = chooser_.model();
     const auto units = split_units(model.hparams, model.split_tensors());
     const auto heads = units.find(models::CutGroup::kQueryHeads);
@@ -142,8 +142,8 @@ class ShareSearch {
     }
   }
 
-  /// Tries to move the fraction `part` of the model from one sharer to another. Pairs with the largest difference in
-  /// busy time are tried first. Returns true if a move improves the verdict.
+  /// Tries to move the fraction `part` of the model from one sharer to another sharer. Pairs of sharers with the
+  /// largest difference in busy time are tried first. Returns true if a move improves the verdict.
   bool step(double part) {
     const Shares from_shares = best_.choice.shares.empty() ? even_shares(sharers_.size()) : best_.choice.shares;
     const std::string before = best_.split_key;
@@ -239,7 +239,7 @@ std::vector<double> shares_by_speed(Chooser& chooser, const Choice& choice) {
   } catch (const InvalidArgument&) {
     if (chooser.asked().placement.overrides.empty()) throw;
   }
-  // Overrides name devices. If another device runs alone, these names are invalid.
+  // Tensor overrides contain device names. A name is invalid if a different device runs alone.
   Asked plain = chooser.asked();
   plain.placement.overrides.clear();
   Chooser other(chooser.model(), plain, chooser.watch());

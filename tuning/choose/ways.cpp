@@ -20,7 +20,7 @@ using models::CutGroup;
 using models::ExpertSplit;
 using models::LatentSplit;
 
-// Smallest relative gain for which experts stay whole. Smaller gains are rounding errors.
+// Smallest relative gain for which ExpertSplit::kWhole is selected. Smaller gains are rounding errors.
 constexpr double kLeastGain = 1e-6;
 
 /// Dimensions and matrices of the experts of one layer.
@@ -54,15 +54,15 @@ double expert_seconds(const machine::CostModel& costs, const ExpertLayer& layer,
   const bool is_whole = split == ExpertSplit::kWhole;
   double longest = 0;
   std::vector<int64_t> counts;
-  std::vector<std::vector<double>> pairs(layer.matrices.size());  // seconds that one more (slot, token) pair takes, by
-                                                                  // matrix and rank
+  std::vector<std::vector<double>> pairs(layer.matrices.size());  // seconds that one additional (token, selected
+                                                                  // expert) pair takes, by matrix and rank
   for (int rank = 0; rank < parts.devices(); ++rank) {
     const int kind = costs.kind_of(rank);
     const int64_t own = parts.local_length(rank), own_shared = layer.shared.empty() ? 0 : shared.local_length(rank);
     const int64_t columns = is_whole ? layer.ff : own, among = is_whole ? layer.experts : 0;
     Graph graph("experts");
     TensorContext weights;
-    // Returns the shard of a matrix that has `own_ff` of its `ff` columns and `experts` experts.
+    // Returns a shard of a matrix. The shard has `own_ff` of the `ff` columns of the matrix, and `experts` experts.
     const auto weight = [&](const models::ModelTensor& matrix, int64_t ff, int64_t own_ff, int64_t experts) {
       Shape shape = matrix.spec->shape;
       shape[matrix.spec->cut.axis] = shape[matrix.spec->cut.axis] / ff * own_ff;
@@ -129,7 +129,7 @@ Tensor* attend(Graph& graph, TensorContext& caches, const AskedWays& asked, cons
   return attention(graph, q, k, v, nullptr, nullptr, nullptr, {.parts = 1});
 }
 
-/// Seconds that attention with one layer's mirrored cache takes on the slowest device.
+/// Seconds that the attention of one layer takes on the slowest device if the cache is mirrored.
 double mirrored_seconds(const machine::CostModel& costs, const AskedWays& asked, const models::LayerHparams& layer,
                         const meta::Partition& heads) {
   double longest = 0;
@@ -143,8 +143,8 @@ double mirrored_seconds(const machine::CostModel& costs, const AskedWays& asked,
   return longest;
 }
 
-/// Seconds that attention takes if the devices divide the cache rows. `sharers`: the ranks that store cache rows, one
-/// entry per part of the rows.
+/// Seconds that the attention of one layer takes if the devices divide the cache rows. `sharers`: the ranks that store
+/// cache rows, one entry per part of the rows.
 double row_seconds(const machine::CostModel& costs, const AskedWays& asked, const models::LayerHparams& layer,
                    std::span<const int> sharers, int ranks) {
   const auto all = static_cast<int64_t>(sharers.size());

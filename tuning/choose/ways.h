@@ -4,7 +4,7 @@
 // Experts are divided *inside* (each device has some columns of every expert) or stay *whole* (each device has some
 // experts). With both splits, each layer needs one sum over the devices, so communication takes the same time. The
 // split with the shorter product time on the busiest device is faster. Qwen3 30B-A3B uses 8 of 128 experts with 768
-// columns. In Q4_K, these columns are 3 units. The busiest device then multiplies:
+// columns. In Q4_K, a unit has 256 columns, so an expert has 3 units. The busiest device then multiplies:
 //
 //   2 devices   inside: 2 of 3 units, equal to 5.3 experts                     whole: 5.05 of 8 experts
 //   6 devices   inside: 1 of 3 units, equal to 2.7 experts; 3 devices idle     whole: 2.9 of 8 experts
@@ -44,7 +44,7 @@ struct AskedWays {
 std::optional<models::ExpertSplit> parse_expert_split(std::string_view text);
 std::optional<models::LatentSplit> parse_latent_split(std::string_view text);
 
-/// The selected splits, with the compared seconds. The seconds are 0 if nothing was compared.
+/// The selected splits, and the predicted seconds of the compared splits. The seconds are 0 if nothing was compared.
 struct Ways {
   models::ExpertSplit experts = models::ExpertSplit::kInside;
   models::LatentSplit latent = models::LatentSplit::kMirrored;

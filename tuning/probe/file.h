@@ -1,15 +1,15 @@
 // Stores the results of `shoal probe` in a file: a list of MachineModels, each with its program version and hardware. A
-// stored model is valid only for the same program version and hardware. The hardware is the description, place (PCI
-// address or cores), threads and instructions of each device. For several devices, the implementation of collectives
-// (`comm`, named as in ProbeOptions::comm) and SHOAL_COMM_WIRE must also be the same. Otherwise a new probe is
-// necessary.
+// stored model is valid only for the same program version and hardware. The hardware consists of the description, place
+// (PCI address or cores), number of threads and instruction set of each device. For several devices, the implementation
+// of collectives (`comm`, named as in ProbeOptions::comm) and SHOAL_COMM_WIRE must also be the same. If one of these
+// values differs, a new probe is necessary.
 //
 //   {"version": 1, "machines": [{"program": "0.1.0", "measured": "2026-11-22 07:00:00 UTC",
 //                                "places": {"CPU0": "cores 0", "CPU1": "cores 1"}, "collectives": "auto f32",
 //                                "machine": {...}}]}
 //
-// Several threads and processes may use the file at the same time. If two programs save
-// at the same time, the file lacks the machine of the first program.
+// Several threads and processes may use the file at the same time. If two programs save at the same time, the file
+// lacks the machine of the program that wrote the file first.
 #pragma once
 
 #include <filesystem>

@@ -62,7 +62,7 @@ void on_devices(std::span<Device* const> devices, const Work& work) {
   } catch (const InternalError&) {
     throw;
   } catch (const OutOfMemory& error) {
-    fail<OutOfMemory>("{}: release memory on the device, or do not probe it", named(without_remedy(error.what())));
+    fail<OutOfMemory>("{}: release memory on the device, or omit the device", named(without_remedy(error.what())));
   } catch (const InvalidArgument& error) {  // for example, an environment variable is invalid
     fail<InvalidArgument>("{}", named(error.what()));
   } catch (const Error& error) {
@@ -161,8 +161,8 @@ class Probe {
     measure_all_copies();
   }
 
-  /// Index of the first device with the same identity. All devices with this identity get its measurements. If each
-  /// device were measured, noise would cause uneven splits.
+  /// Index of the first device with the same identity. All devices with this identity get the measurements of the first
+  /// device. If each device were measured, noise would cause uneven splits.
   size_t first_alike(size_t index) const {
     size_t first = 0;
     while (machine_.devices[first].identity != machine_.devices[index].identity) ++first;
@@ -278,7 +278,7 @@ class Probe {
     const size_t least = std::max(messages, least_memory(device, effort_, supported_dtypes(device, dtypes())));
     require<OutOfMemory>(
         free >= least,
-        "[{}] cannot be measured: {} are needed, but {} are free: release memory on the device, or do not probe it",
+        "[{}] cannot be measured: {} are needed, but {} are free: release memory on the device, or omit the device",
         device.name(), format_bytes(least), format_bytes(free));
   }
 
@@ -322,7 +322,8 @@ std::string probe_params(const Device& device, int threads) {
 
 std::string probe_identity(const Device& device, int threads) {
   std::string text = device.description();
-  // The identity omits the partition number, so all partitions of one GPU have the same identity.
+  // One GPU may be divided into several devices (SHOAL_CUDA_DEVICES_PER_GPU). The identity omits the number of the
+  // part, so all devices of one GPU have the same identity.
   if (const size_t part = text.rfind(", part "); part != std::string::npos) text.resize(part);
   // The identity contains the number of CPU devices, because this number determines which cores each device has.
   const RemoteSpec* remote = remote_spec(device);

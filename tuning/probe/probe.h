@@ -2,8 +2,8 @@
 // Backend and Communicator, so it works for all kinds of devices. Each measurement is the median of several runs within
 // a small time budget. docs/prediction.md describes the measurements and the method.
 //
-// The calls block and use one thread. No other programs should run at the same time; MachineModel::disturbance reports
-// them.
+// The calls block and use one thread. No other programs should run at the same time. If they do,
+// MachineModel::disturbance describes their load.
 //
 //   ProbeOptions options;
 //   options.dtypes = {DType::kQ4_0, DType::kF32};

@@ -25,8 +25,8 @@ constexpr size_t kMostOfGpus = 128 * kMega;
 /// Number of rows and columns in the matrices of small models. This is the smallest number that all types of weights
 /// allow.
 constexpr int64_t kSmall = 256;
-/// Seconds of a product for which one matrix is enough. Such a product does not need a series of matrices, because it
-/// is timed many times.
+/// Target duration in seconds of a run with more than 8 columns. The run multiplies the number of matrices that fits
+/// into this time, but at least one matrix. Runs are repeated, so longer runs are unnecessary.
 constexpr double kLongEnough = 5e-3;
 
 /// Number of rows and columns of the measured matrices. A GPU gets larger matrices, because only large products reach
@@ -209,8 +209,8 @@ double DeviceProbe::step_cost() {
   return std::max(0.0, seconds(true) - whole) / (kSteps - 1);
 }
 
-/// Seconds that a run costs. Compares the times of a run that is as long as a token of a small model, and of a run that
-/// is four times as long. Each run has an input and an output. An almost empty run would give a wrong result: the
+/// Seconds that a run costs. Compares two runs. The first run is as long as a token of a small model, and the second
+/// run is four times as long. Each run has an input and an output. An almost empty run would give a wrong result: the
 /// threads would fall asleep, and the host would wait until they wake. This does not happen during a token.
 double DeviceProbe::run_cost() {
   constexpr int kOps = 24, kTimes = 4, kRounds = 3;
@@ -308,7 +308,7 @@ void DeviceProbe::measure_products(DeviceModel& model, DType dtype) {
 }
 
 /// Measures the ops of a layer except products and attention. The layer belongs to a small model, because these ops
-/// take little of the time of a large model.
+/// take only a small fraction of the time of a large model.
 void DeviceProbe::measure_activations(DeviceModel& model, DType dtype) {
   constexpr int64_t kTokens = 256;
   TrialLeaves leaves(device_);
@@ -316,7 +316,7 @@ void DeviceProbe::measure_activations(DeviceModel& model, DType dtype) {
   add_layer(trial.graph(), leaves, dtype, kTokens);
   leaves.place();
   trial.compile();
-  DeviceModel bytes_alone = model;  // a fictitious device with 1 byte/s, so the seconds of its ops are bytes
+  DeviceModel bytes_alone = model;  // a fictitious device with 1 byte/s, so the seconds of an op equal its bytes
   bytes_alone.activation_bandwidth = 1;
   bytes_alone.op_seconds = 0;
   double known = 0, bytes = 0;

@@ -1,4 +1,4 @@
-// Measures one device while the other devices are idle. tuning/probe/probe.cpp uses it.
+// Measures one device while the other devices are idle, for tuning/probe/probe.cpp.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,8 @@ using machine::ProductPoint;
 struct ProbeEffort {
   std::vector<int64_t> columns;  ///< numbers of columns for which products are measured, ascending
   double budget;                 ///< seconds for one measurement
-  size_t working_set;            ///< size in bytes of the largest working set in the search for the cache size, unless
-                                 ///< the known caches are larger
+  size_t working_set;            ///< size in bytes of the largest working set in the search for the cache size; if
+                                 ///< beyond_caches() is larger, it replaces this size
 };
 ProbeEffort probe_effort(bool quick);
 /// An upper limit of a device's cache size. The function measures nothing.
@@ -62,7 +62,8 @@ class DeviceProbe {
   /// bandwidth.
   void measure_products(DeviceModel& model, DType dtype);
   void measure_attention(DeviceModel& model);
-  /// Measures the other ops. Must be called after measure_attention() and after measure_products() with the same dtype.
+  /// Measures the ops other than products and attention. Must be called after measure_attention() and after
+  /// measure_products() with the same dtype.
   void measure_activations(DeviceModel& model, DType dtype);
   /// Size in bytes of a set of weights that exceeds the caches, according to the measurements so far.
   size_t streamed_bytes() const { return streamed_bytes_; }

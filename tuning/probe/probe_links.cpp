@@ -152,7 +152,7 @@ std::string domain_of(Device& device) {
   const DeviceProps props = device.props();
   if (!props.device_id.empty()) return props.device_id;
   if (props.type != DeviceType::kCpu) return props.name;
-  // CPU devices of one processor have equal descriptions before this text.
+  // This text precedes the number of the NUMA node in the description of a CPU device.
   constexpr std::string_view kNode = ", node ";
   const size_t node = props.description.rfind(kNode);
   if (node == std::string::npos) return device.reg().name();
@@ -173,8 +173,8 @@ namespace {
 /// Largest number of devices for which all sets are measured.
 constexpr int kFew = 4;
 
-/// Adds the sets with the first 1, 2, 4, ... devices of each group, and the set of all devices. A set contains
-/// ascending indices and is added only once.
+/// For n = 1, 2, 4, ..., adds the set with the first n devices of each group. The last set contains all devices of
+/// the groups. Each set contains ascending indices of at least two devices and is added only once.
 void add_powers(std::vector<std::vector<int>>& sets, std::span<const std::vector<int>> groups) {
   size_t most = 0;
   for (const auto& group : groups) most = std::max(most, group.size());

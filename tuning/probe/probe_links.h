@@ -16,8 +16,8 @@ namespace shoal::probe {
 using machine::CollectiveTable;
 using machine::MachineModel;
 
-/// The domain name of each device. Devices of one NUMA node or of one GPU belong to one domain, because they share its
-/// memory and cores.
+/// The domain name of each device. Devices of one NUMA node or of one GPU belong to one domain, because these devices
+/// share memory and cores.
 std::vector<std::string> domain_names(std::span<Device* const> devices);
 
 /// Sets of devices to measure, as ascending indices:
@@ -27,8 +27,9 @@ std::vector<std::string> domain_names(std::span<Device* const> devices);
 /// - several kinds: also the sets with the first 1, 2, 4, ... devices of every kind, and the set of all devices
 std::vector<std::vector<int>> member_sets(const MachineModel& machine);
 
-/// Factor by which loads slow down when they run together, relative to each load alone. Both times are measured
-/// alternately several times, and the factor is the ratio of the smallest times.
+/// Factor by which loads slow down if they run together instead of alone. The function alternately measures each load
+/// alone and all loads together, several times. The factor is the smallest time together divided by the smallest time
+/// alone. In each repetition, the time alone is the time of the slowest load.
 double slowdown(std::span<Load> loads, std::span<Backend* const> backends, double budget);
 
 /// Size in bytes of the largest measured message.

@@ -56,7 +56,7 @@ double seconds_of_message(ProcessGroup& group, int peer, bool begins, std::span<
 Network measure_link(ProcessGroup& group, int peer, bool begins) {
   std::vector<std::byte> bytes(kLong);
   std::vector<double> small, large;
-  // Times each message separately. So a delay by another program affects only one sample, which the median ignores.
+  // Measures each message separately. So a delay by another program affects only one sample, which the median ignores.
   for (int round = 0; round < kLinkRounds; ++round) {
     for (int i = 0; i < kShortTimes; ++i) {
       small.push_back(seconds_of_message(group, peer, begins, std::span(bytes).first(kShort)));

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kFewestSamples = 3, kMostSamples = 50;
 constexpr int kMostRuns = 4096;
-/// If the samples take this many seconds together, fewer than kFewestSamples are enough, because disturbances hardly
-/// affect long runs.
+/// If the samples take at least this number of seconds in total, fewer than kFewestSamples samples are enough, because
+/// disturbances hardly affect long runs.
 constexpr double kLongest = 3;
 
 thread_local const std::function<void()>* current_poll = nullptr;
@@ -26,8 +26,8 @@ float ordinary(size_t i) {
   return static_cast<float>(static_cast<int64_t>(bits) >> 40) * 0x1p-23f;
 }
 
-/// Bytes of a few rows of numbers from ordinary(). A type without an encoder gets random bytes. The two highest bits of
-/// each byte are 0, so that every scale is finite.
+/// Returns the bytes of 7 rows of numbers from ordinary(). If the dtype has no encoder, the bytes are random. The two
+/// highest bits of each random byte are 0, so that every quantisation scale is finite.
 std::vector<std::byte> some_rows(DType dtype, int64_t length) {
   constexpr int64_t kRows = 7;
   std::vector<float> values(static_cast<size_t>(kRows * length));
@@ -124,7 +124,7 @@ double Trial::measure(double budget) {
            }) /
            runs;
   };
-  series(2);  // fills caches, raises clock rates, and lets a device record its plan in the second run
+  series(2);  // warm-up: fills caches and raises clock rates; in the second run, a device may record its plan
   int runs = 1;
   for (double one = series(runs); one * runs < kSeries && runs < kMostRuns; one = series(runs)) {
     runs = std::min(kMostRuns, std::max(2 * runs, static_cast<int>(std::ceil(kSeries / std::max(one, 1e-9)))));

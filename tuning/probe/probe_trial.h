@@ -1,5 +1,5 @@
-// A graph on one backend, ready to be timed. A probe times such graphs to measure a device. Only one thread may use a
-// trial.
+// A Trial is a graph on one backend that is ready to be timed. A probe times such graphs to measure a device. Only one
+// thread may use a trial.
 //
 //   TrialLeaves leaves(device);
 //   Tensor* w = leaves.add(DType::kQ4_0, {2048, 2048, 1, 1}, Role::kWeight);
@@ -23,8 +23,8 @@ namespace shoal::probe {
 
 /// The median of `values`, which must not be empty.
 double median(std::vector<double> values);
-/// Sets the function that poll() calls in this thread during the lifetime of this object. The function may throw to
-/// stop a probe.
+/// Sets the function that poll() calls in this thread during the lifetime of this object. The function may throw an
+/// exception to stop a probe.
 class PollScope {
  public:
   explicit PollScope(const std::function<void()>& poll);
@@ -35,27 +35,28 @@ class PollScope {
  private:
   const std::function<void()>* before_;
 };
-/// Calls the function of the PollScope. Probes call it between runs, when no work is queued and no run is timed.
+/// Calls the function that a PollScope has set in this thread. Probes call poll() between runs, when no work is queued
+/// and no run is timed.
 void poll();
 
 inline constexpr size_t kMega = size_t{1} << 20;
-/// Minimum seconds of a series of runs. A shorter series would mostly measure the start of the device and the reading
-/// of the clock.
+/// Minimum duration of a series of runs, in seconds. In a shorter series, most of the time would be needed to start the
+/// device and to read the clock.
 inline constexpr double kSeries = 2e-3;
 
-/// Calls `sample` for about `budget` seconds and at least three times, and returns the median of the results. If the
-/// first one or two calls take 3 seconds, no further call follows.
+/// Calls `sample` repeatedly for about `budget` seconds, at least 3 and at most 50 times. Returns the median of the
+/// results. If the first call or the first two calls take at least 3 seconds in total, no further call follows.
 double repeat_for(double budget, const std::function<double()>& sample);
-/// Seconds that `work` takes.
+/// Calls `work` and returns its duration in seconds.
 double seconds_of(const std::function<void()>& work);
 
-/// The leaf tensors of trial graphs. They contain numbers of ordinary size, because ops may take another time for
-/// zeros, huge numbers or tiny numbers.
+/// The leaf tensors of trial graphs. They contain numbers of ordinary size, because the duration of an op may differ
+/// for zeros, huge numbers or tiny numbers.
 class TrialLeaves {
  public:
   explicit TrialLeaves(Device& device) : device_(device) {}
-  /// Adds a leaf. Weights use the buffer type of a model's weights (Device::weights_type). Other leaves use the
-  /// device's own memory.
+  /// Adds a leaf. A weight is placed in memory of the type Device::weights_type(), like the weights of a model. Any
+  /// other leaf is placed in memory of the type Device::buffer_type().
   Tensor* add(DType dtype, Shape shape, Role role);
   Tensor* ints(std::vector<int32_t> values);
   /// Allocates and fills all leaves.
@@ -77,9 +78,9 @@ class Trial {
   /// Makes the plan. Must be called after TrialLeaves::place().
   void compile(const PlanOptions& options = {}) { plan_ = backend_.create_plan(graph_, options); }
   GraphPlan& plan() { return *plan_; }
-  /// Queues `times` runs as one held batch.
+  /// Queues `times` runs and submits them in one batch (HeldBackend).
   void start(int times);
-  /// Seconds per run. Times several series of consecutive runs within the budget and returns the median.
+  /// Times several series of consecutive runs within `budget` seconds. Returns the median of the seconds per run.
   double measure(double budget);
 
  private:

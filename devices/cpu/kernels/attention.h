@@ -1,5 +1,5 @@
 // The inner loops of attention. Each call processes one block of KV rows. A tile consists of up to kAttentionRows rows
-// (one row per query and head) that share one KV head. There are two forms:
+// (one row per query and head) that share one KV head. The loops have two forms:
 //
 //   rows:  few queries. Each KV row is read in its stored type. While the KV row is in registers, all rows of the
 //          tile use it. Memory bandwidth limits the speed.
@@ -7,11 +7,11 @@
 //          [element][row], so that the soft-max needs no operation across lanes. KV rows are f32.
 //
 // In both forms, the operations on an element of a row, and their order, do not depend on the other rows of the call.
-// Sums over KV rows add one KV row after another, in order.
+// Sums over KV rows add the KV rows one by one, in order.
 //
-// A weight of minus zero marks a *hidden* KV row. The row of the tile that has this weight does not attend to the KV
-// row. A hidden KV row leaves the sums of this row unchanged, even if the KV row contains NaN. Example: two KV rows
-// have the weights 0.5 and minus zero. If their values are 2 and NaN, the sum is 1.
+// A weight of minus zero marks a *hidden* KV row. A row of the tile does not attend to a KV row that is hidden for this
+// row. A hidden KV row does not change the sums of the tile's row, even if the KV row contains NaN. Example: two KV
+// rows have the weights 0.5 and minus zero. If their values are 2 and NaN, the sum is 1.
 //
 // This header has no inline functions, for the reason in kernels.h.
 #pragma once
@@ -49,22 +49,23 @@ struct RowSums {
   const float* weights = nullptr;
   const float* keep = nullptr;
   int64_t rows = 0;
-  bool hidden = false;  ///< whether some weights may be hidden
+  bool hidden = false;  ///< whether weights may be minus zero
   float* sums = nullptr;
   int64_t sums_stride = 0;  ///< in floats
 };
 
-/// Adds a block of scores to running soft-maxes and replaces each score by its weight, exp(score - new top). `keep`
-/// becomes exp(old top - new top), the factor for the row's previous sums. In the rows form, the rounding of a row's
-/// sum depends on the positions of its scores in the block. Callers must keep these positions fixed.
+/// Adds a block of scores to running soft-maxes and replaces each score by its weight, exp(score - new top). The top of
+/// a row is its largest score. `keep` becomes exp(old top - new top), the factor for the row's previous sums. In the
+/// rows form, the rounding of a row's sum depends on the positions of its scores in the block. Callers must keep these
+/// positions fixed.
 struct BlockSoftMax {
   float* scores = nullptr;         ///< rows form: [row][kAttentionBlock]; lanes form: [KV row][kAttentionRows]
   int64_t count = 0;               ///< number of KV rows
   int64_t rows = 0;                ///< number of rows; in the lanes form, arrays are padded to whole vectors
-  bool hidden = false;             ///< whether KV rows outside [first, last) and scores of -infinity are ignored
-  const int32_t* first = nullptr;  ///< one position per row
+  bool hidden = false;             ///< if true, KV rows outside [first, last) and scores of -infinity are hidden
+  const int32_t* first = nullptr;  ///< one index per row; KV rows are counted from the start of the block
   const int32_t* last = nullptr;
-  float* top = nullptr;  ///< for each row, the largest score, ignoring NaN
+  float* top = nullptr;  ///< for each row, the largest score that is not NaN
   float* sum = nullptr;  ///< for each row, the sum of exp(score - top); 0 if all scores are -infinity; NaN if a score
                          ///< is NaN
   float* keep = nullptr;

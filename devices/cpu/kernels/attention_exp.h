@@ -32,13 +32,13 @@ inline F32 exp_below(F32 x) {
   return x < lowest ? F32{} : result;
 }
 
-/// Returns the number to subtract from scores: the top, or zero if the top is -infinity. Without the zero, -infinity
-/// minus -infinity would be NaN.
+/// Returns the number to subtract from scores: the top (the largest score), or zero if the top is -infinity. Without
+/// the zero, -infinity minus -infinity would be NaN.
 inline F32 base_of(F32 top) {
   return top == splat(kMinusInfinity) ? F32{} : top;
 }
 
-/// Returns minus zero if the KV row is hidden, otherwise `weight`. The score of a hidden KV row is -infinity.
+/// Returns minus zero if the KV row is hidden (its score is -infinity), otherwise `weight`.
 inline F32 hide(F32 weight, F32 score) {
   return score == splat(kMinusInfinity) ? splat_float<F32>(-0.0f) : weight;
 }

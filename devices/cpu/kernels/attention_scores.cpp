@@ -34,8 +34,8 @@ inline F32 sums_of(const F32 (&v)[kLanes]) {
   return quarters[0];
 }
 
-/// Computes one vector of scores. The scores are the products of kRows queries and kLanes / kRows KV rows. The first
-/// query is `row`, and the first KV row is `j`.
+/// Computes one vector of scores: the dot product of each of kRows queries with each of kLanes / kRows KV rows. The
+/// first query is `row`, and the first KV row is `j`.
 template <class Kv, int kRows, bool kRest>
 inline void score_tile(const RowScores& args, int64_t row, int64_t j) {
   constexpr int kKeys = kLanes / kRows;
@@ -87,8 +87,8 @@ inline void score_tile(const RowScores& args, int64_t row, int64_t j) {
   }
 }
 
-/// Processes the rows in tiles of kRows. Smaller tiles process the remaining rows. kRest means that the length of a row
-/// is not a multiple of kLanes.
+/// Processes the rows in tiles of kRows. Smaller tiles process the remaining rows. kRest means that the length of a KV
+/// row is not a multiple of kLanes.
 template <class Kv, int kRows, bool kRest>
 void score_rows(const RowScores& args, int64_t row) {
   for (; row + kRows <= args.rows; row += kRows) {

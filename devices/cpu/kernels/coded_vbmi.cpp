@@ -1,10 +1,10 @@
 // Kernels for packed groups of the types with codebooks. Each lane of a vector belongs to one of 16 rows and contains
-// the indices of four codebook entries. Table e ("plane" e) contains byte e of every codebook entry. One lookup reads
-// byte e of the entries for all 64 indices. So the four bytes of a result lane are elements that are one entry length
-// apart. Columns are permuted into the same order.
+// the indices of four codebook entries. A codebook is stored as tables ("planes"). Plane e contains byte e of every
+// codebook entry. One lookup reads byte e of the entries for all 64 indices. So the four bytes of a result lane are
+// elements that are one entry length apart. Columns are permuted into the same order.
 //
-// 128 is added to each decoded weight, as quad_dot expects. With this bias, the negative of a stored weight w is 256 -
-// w.
+// 128 is added to each decoded weight, as quad_dot expects. If a weight is stored as w, its negative is stored as
+// 256 - w.
 #include "devices/cpu/kernels/coded_vbmi.h"
 
 #include "devices/cpu/kernels/column.h"
@@ -19,7 +19,7 @@ static_assert(kLanes == 16 && kWeightBias == 128);
 
 constexpr size_t kAhead = 8192;  // prefetch distance in bytes, as in packed_dot.cpp
 
-/// kPlanes planes (tables), each with kCount bytes.
+/// Contains kPlanes planes (tables) of kCount bytes each.
 template <int kPlanes, int kCount>
 struct Planes {
   alignas(64) uint8_t bytes[kPlanes][kCount];
@@ -35,8 +35,8 @@ constexpr Planes<sizeof(Word), kCount> planes_of(const quants::Grid<Word, kCount
   }
   return planes;
 }
-/// Returns two planes with level indices, two bits per element. For each entry, plane 0 contains the indices of its
-/// first four elements, and plane 1 contains the indices of its last four elements.
+/// Returns two planes of level indices. Each index has two bits, and each byte contains the indices of four elements.
+/// Plane 0 is for the first four elements of each entry, and plane 1 is for the last four elements.
 template <int kCount>
 constexpr Planes<2, kCount> crumbs_of(const quants::grids::Entries<kCount>& entries) {
   Planes<2, kCount> planes{};
@@ -46,7 +46,8 @@ constexpr Planes<2, kCount> crumbs_of(const quants::grids::Entries<kCount>& entr
   }
   return planes;
 }
-/// Returns a table indexed by seven sign bits. Each byte contains these seven signs and the eighth sign.
+/// Returns a table indexed by seven sign bits. Each byte of the table contains its seven index bits and the eighth
+/// sign.
 constexpr Planes<1, 128> even_sign_table() {
   Planes<1, 128> table{};
   for (int i = 0; i < 128; ++i) table.bytes[0][i] = static_cast<uint8_t>(i | __builtin_parity(i) << 7);
@@ -76,8 +77,8 @@ __m512i choose(__m512i v, int a, int b, int c, int d) {
   return _mm512_shuffle_epi8(v, _mm512_add_epi8(four_bytes(a, b, c, d), lanes));
 }
 
-/// Each byte of the result is table[i] for the index i of this byte. The table has 128, 256, 512 or 1024 bytes. `low`
-/// contains bits 0 to 7 of each index. The masks contain bit 7 and the higher bits.
+/// Each function looks up 64 indices in a table of 128, 256, 512 or 1024 bytes. Byte j of the result is the table's
+/// byte at index j. `low` contains bits 0 to 7 of each index. The masks contain bits 7, 8 and 9 of each index.
 __m512i look_up_128(const uint8_t* table, __m512i low) {
   return _mm512_permutex2var_epi8(load_64(table), low, load_64(table + 64));
 }
@@ -100,7 +101,7 @@ __m512i even_signs(__m512i sevens) {
   return look_up_128(kEvenSigns.bytes[0], _mm512_multishift_epi64_epi8(places, sevens));
 }
 
-/// A unit of a format: 256 elements of each of 16 rows.
+/// A unit of a format contains 256 elements of each of 16 rows.
 template <class Format>
 struct CodedUnit : PackedLayout<Format> {
   using Layout = PackedLayout<Format>;
@@ -124,8 +125,9 @@ struct CodedUnit : PackedLayout<Format> {
 };
 
 /// Each format has one reader. kSpan is the number of elements in a codebook entry. planes(part) returns eight vectors.
-/// In formats with one scale per 32 elements, byte j of each lane of vector kSpan w + e is element 4 kSpan w + e +
-/// kSpan j. kOrder stores the order of every format. scales(part) returns the scales of the part.
+/// In formats with one scale per 32 elements, each lane of vector kSpan w + e contains four elements: byte j is element
+/// 4 kSpan w + e + kSpan j. kOrder contains the order of elements for every format. scales(part) returns the scales of
+/// the part.
 template <class Format>
 struct CodedReader;
 
@@ -189,7 +191,7 @@ struct CodedReader<IQ2_XXS> : CodedUnit<IQ2_XXS> {
   void scales(int part, F32 (&to)[1]) const { to[0] = odd_of_nibble(word(2 * part + 1), 7); }
 };
 
-/// Bits 2 i and 2 i + 1 of each byte select an IQ2 level. Returns these levels with the bias added.
+/// Bits 2 i and 2 i + 1 of each byte select an IQ2 level. Returns these levels. 128 is added to each level.
 __m512i levels_of(__m512i crumbs, int i) {
   const __m512i bits = _mm512_and_si512(_mm512_srli_epi16(crumbs, static_cast<unsigned>(2 * i)), _mm512_set1_epi8(3));
   return _mm512_shuffle_epi8(four_bytes(8 + 128, 25 + 128, 43 + 128, 0), bits);
@@ -207,7 +209,7 @@ void in_halves(const Bytes (&planes)[8], Bytes (&to)[8]) {
     to[4 + i] = (Bytes)_mm512_ternarylogic_epi32(upper, b, _mm512_srli_epi32(a, 16), 0xca);
   }
 }
-/// Computes the planes from two vectors of level indices. Each byte contains four indices of two bits.
+/// Computes the planes from two vectors of level indices. Each byte of these vectors contains four indices of two bits.
 void crumbs_to_halves(__m512i first, __m512i second, __m512i signs, Bytes (&to)[8]) {
   Bytes planes[8];
   SHOAL_UNROLL
@@ -260,9 +262,9 @@ struct CodedReader<IQ2_S> : CodedUnit<IQ2_S> {
   }
 };
 
-/// element[4 v + j] is the number (0..31) of the element in byte j of the lanes of vector v.
+/// Byte j of each lane of vector v contains element number element[4 v + j], from 0 to 31.
 struct Order {
-  alignas(32) uint8_t element[32], place[32];  ///< place: the inverse of element
+  alignas(32) uint8_t element[32], place[32];  ///< `place` is the inverse permutation of `element`
 };
 template <class Format>
 constexpr Order order_of() {
@@ -289,7 +291,8 @@ void put_in_order(const int8_t* from, int8_t (&to)[32]) {
   _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm256_permutexvar_epi8(order, bytes));
 }
 
-/// Multiplies one group of weights by the 16-bit elements of a column. Returns 256 times the products.
+/// Multiplies weights by the 16-bit elements of a column. `group` is the number of the scale that the weights share.
+/// Each lane of the result is 256 times the sum of products of one row.
 template <class Format>
 I32 products(const Bytes (&weights)[8], const int8_t (&values)[32], const int8_t (&fine)[32], const Column& b,
              int64_t part, int group) {

@@ -1,5 +1,6 @@
-// Kernels for packed rows of the types with codebooks. They need processors that look up 128 bytes at once (AVX-512
-// VBMI). No instruction-set level includes VBMI. On other processors, rows of these types are not packed.
+// Kernels for packed rows of the types with codebooks. The kernels need processors that can look up bytes in a
+// 128-byte table with one instruction (AVX-512 VBMI). No instruction-set level includes VBMI. On processors without
+// VBMI, rows of these types are not packed.
 #pragma once
 
 #include "devices/cpu/kernels/kernels.h"

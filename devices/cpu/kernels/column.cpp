@@ -92,7 +92,7 @@ int take_outliers(F32 (&x)[kVectors], int64_t at, Outlier* to, int64_t room) {
       large += __builtin_fabsf(v) * kOutlierRatio >= largest;
       zeros += __builtin_fabsf(v) < kTiny;
     }
-    if (taken + large > most || large + zeros >= 32) break;  // no benefit if all other elements are zero
+    if (taken + large > most || large + zeros >= 32) break;  // no benefit if every element that is not large is zero
     for (int i = 0; i < 32; ++i) {
       if (__builtin_fabsf(values[i]) * kOutlierRatio < largest) continue;
       to[taken++] = {static_cast<int32_t>(at) + i, values[i]};
@@ -138,7 +138,7 @@ void quantize_words(const float* x, std::byte* column, int64_t k) {
     float largest = largest_of(v);
     if (count < most_outliers(k) && has_few_large(v, largest)) {
       const int taken = take_outliers(v, 32 * part, outliers.first + count, most_outliers(k) - count);
-      if (taken > 0) largest = largest_of(v);  // without outliers, `largest` may be NaN and must stay NaN
+      if (taken > 0) largest = largest_of(v);  // if no outlier was moved, `largest` may be NaN and must remain NaN
       count += taken;
     }
     scales[part] = largest < kTiny ? 0.0f : largest / kWord;

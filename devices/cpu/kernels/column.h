@@ -1,28 +1,28 @@
 // Columns in the layout that kernels read; see Columns in kernels.h.
 //
-// A column of bytes: 32 consecutive elements share one f32 scale. Each element is stored as two signed bytes:
+// In a column of bytes, 32 consecutive elements share one f32 scale. Each element is stored as two signed bytes:
 //
 //   x[i] ~ (values[i] + fine[i] / 256) * scales[i / 32]
 //
-// Panels use only the first byte (8 bits). Dots use both bytes (16 bits). The second byte costs no extra time in a dot,
-// because memory bandwidth is the limit. The column also stores precomputed numbers for every 32 elements and for every
-// 16 elements:
+// Panel kernels use only the first byte (8 bits). Dot kernels use both bytes (16 bits). In a dot kernel, the second
+// byte costs no extra time, because memory bandwidth is the limit. The column also stores precomputed numbers for every
+// 32 elements and for every 16 elements:
 //
 // - The sums of the elements, in 8-bit and in 16-bit precision. Addends of weights are multiplied by these sums.
 // - The initial value of a panel's integer sums, which is -kStartUnit times the sum of the values (see quad_dot.h).
 // - The sum of (256 * values[i] + fine[i]).
 //
-// A column of words: x[i] ~ values[i] * scales[i / 32] with |values[i]| <= kWord. Zeros pad the column to a multiple of
-// 32. An outlier would reduce the precision of the other 31 elements. So the word of an outlier is zero, and a list
-// after the scales stores the outlier as f32. Up to kMostOutliers of 32 elements can be outliers. All other elements
-// must be more than kOutlierRatio times smaller than the largest element. The list of a column can hold a few outliers
-// (most_outliers). Examples:
+// In a column of words, x[i] ~ values[i] * scales[i / 32] with |values[i]| <= kWord. Zeros pad the column to a multiple
+// of 32. An outlier would reduce the precision of the other 31 elements. So the word of an outlier is zero, and a list
+// after the scales stores the outlier as f32. Up to kMostOutliers of 32 elements can be outliers. All remaining
+// elements must be more than kOutlierRatio times smaller than the largest element. The list of a column can hold a few
+// outliers (most_outliers). Examples:
 //
 //   1000 2 -1 0.5 ...: the outlier 1000, and the words of 0 2 -1 0.5 ... with the scale 2 / 8191
 //   1000 100 -1 0.5 ...: two outliers, and the scale 1 / 8191
 //
 // If one of 32 elements is not finite, the scale of the 32 elements is NaN and their values are zero. So the products
-// of the column are NaN. This holds for both kinds of columns.
+// of the column are NaN. This rule holds for columns of bytes and for columns of words.
 #pragma once
 
 #include "devices/cpu/kernels/quad_dot.h"
@@ -50,8 +50,8 @@ inline NewColumn new_column_at(std::byte* at, int64_t k) {
           floats + 5 * n, integers,   integers + n, integers + 2 * n, integers + 4 * n};
 }
 
-/// Returns the part of a column that starts at element k_begin, a multiple of 32. The whole column at `at` has k_total
-/// elements.
+/// Returns pointers to the data of a column from element k_begin on. k_begin is a multiple of 32. The whole column at
+/// `at` has k_total elements.
 inline Column column_at(const std::byte* at, int64_t k_total, int64_t k_begin = 0) {
   const NewColumn c = new_column_at(const_cast<std::byte*>(at), k_total);
   const int64_t part = k_begin / 32, half = k_begin / 16;
@@ -80,8 +80,8 @@ inline WordColumn word_column_at(const std::byte* at, int64_t k_total, int64_t k
 }
 
 inline constexpr int kMostOutliers = 4;
-/// If an element is smaller than the largest element by at most this factor, its word keeps at least 9 significant
-/// bits. Rounding then adds a relative squared error of 2e-6.
+/// If an element is smaller than the largest element by at most this factor, the element's word keeps at least 9
+/// significant bits. Rounding then adds a relative squared error of 2e-6.
 inline constexpr float kOutlierRatio = 16;
 
 /// Capacity of a column's list of outliers. When the list is full, later outliers stay in the words.
@@ -116,10 +116,11 @@ void quantize_words(const float* x, std::byte* column, int64_t k);
 size_t float_column_bytes(int64_t k);
 void copy_floats(const float* x, std::byte* column, int64_t k);
 
-/// If the largest magnitude of 32 elements is smaller than this number, these elements count as zero. Otherwise, the
-/// inverse of their scale would overflow.
+/// If the largest magnitude of 32 elements is smaller than this number, these elements count as zero. For smaller
+/// magnitudes, the inverse of the scale could overflow.
 inline constexpr float kTiny = 1e-30f;
-/// Bit pattern of the largest finite float. The bits of infinity and NaN, without the sign, are a larger integer.
+/// Bit pattern of the largest finite float. The bits of infinity and NaN, without the sign, are a larger integer than
+/// this pattern.
 inline constexpr int32_t kLargestFinite = 0x7f7fffff;
 
 }  // namespace shoal::cpu::SHOAL_ISA

@@ -53,8 +53,8 @@ struct Tile {
   }
 };
 
-/// Calls f(tile size as a constant, first row) for each tile up to row `count`: first tiles of kRows rows, then smaller
-/// tiles.
+/// Divides the rows [row, count) into tiles of kRows rows, followed by smaller tiles. Calls f(tile size as a constant,
+/// first row) for each tile.
 template <int kRows, class F>
 inline void for_tiles(int64_t row, int64_t count, F&& f) {
   for (; row + kRows <= count; row += kRows) f(std::integral_constant<int, kRows>{}, row);
@@ -65,7 +65,7 @@ inline float* errors_at(const DeltaChunk& args, int64_t token) {
   return args.errors + token * kWidth;
 }
 
-/// Number of columns of the block in vector v.
+/// Number of columns that vector v of a row contains. The last vectors may be partly or completely unused.
 inline int64_t columns_of(const DeltaChunk& args, int v) {
   const int64_t rest = args.columns - v * kLanes;
   return rest < 0 ? 0 : rest < kLanes ? rest : kLanes;
@@ -85,7 +85,7 @@ inline void store_columns(const DeltaChunk& args, float* to, int v, F32 values) 
   }
 }
 
-/// Computes the errors e_r of the tile's tokens from the errors of earlier tokens.
+/// Computes the errors e_r (state_ops.h) of the tile's tokens from the errors of earlier tokens.
 template <int kRows>
 inline void find_errors(const DeltaChunk& args, int64_t first) {
   Tile<kRows> tile;
@@ -129,8 +129,8 @@ inline void find_rows(const DeltaChunk& args, int64_t first) {
   }
 }
 
-/// Updates the rows of the state from row `first` on. `errors` contains the tokens' errors, each multiplied by the
-/// token's to_end.
+/// Updates kRows rows of the state. The first of these rows is `first`. `errors` contains the tokens' errors, each
+/// multiplied by the token's to_end.
 template <int kRows>
 inline void change_state(const DeltaChunk& args, const float* errors, int64_t first) {
   float* rows = args.state + first * kWidth;

@@ -1,4 +1,5 @@
-// The column form of gated_delta, token by token. A few columns at a time stay in the L1 cache for all tokens.
+// The column form of gated_delta. It processes all tokens, one by one, for a few columns at a time. These columns
+// remain in the L1 cache.
 #include <cstring>
 
 #include "devices/cpu/kernels/part.h"

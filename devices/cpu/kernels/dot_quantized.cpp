@@ -1,6 +1,6 @@
 // Products of rows of quantised weights with a few quantised columns. A chunk consists of eight parts of 32 elements.
-// First, the scales of the row and of the column are multiplied for a whole chunk. Then each vector of integer sums is
-// multiplied by these products. Each lane of integer sums covers four elements.
+// First, the scales of the row are multiplied by the scales of the column for a whole chunk. Then each vector of
+// integer sums is multiplied by the products of the scales. Each lane of integer sums covers four elements.
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/dot_tiles.h"
 #include "devices/cpu/kernels/weights.h"
@@ -80,8 +80,8 @@ RowChunk<Format> row_chunk(const typename Format::Block* blocks, int n) {
       if constexpr (Format::kAdds) chunk.adds.v[i] = load<F32x8>(scales.add + 8 * i);
     }
   } else {
-    constexpr int kNumbers = Format::kParts * Format::kGroups;  // number of scales of a block; these formats have no
-                                                                // addends
+    constexpr int kNumbers = Format::kParts * Format::kGroups;  // number of scales of a block; formats in this branch
+                                                                // have no addends
     float numbers[kChunk * Format::kGroups] = {};
     for (int i = 0; i * Format::kParts < n && i < kChunk / Format::kParts; ++i) {
       const auto scales = Format::scales(blocks[i]);
@@ -99,14 +99,15 @@ F32x8 splat_two(const float* from) {
   return __builtin_shufflevector(v, v, 0, 0, 0, 0, 5, 5, 5, 5);
 }
 
-/// Integer products of weights and a column: `values` for the values of the column, `fine` for its fine bytes.
+/// Integer products of weights and a column. `values` contains the products with the column's values. `fine` contains
+/// the products with the column's fine bytes.
 struct Products {
   I32x8 values, fine;
   F32x8 total() const { return __builtin_convertvector((values << 8) + fine, F32x8); }
 };
 
 /// 32 elements of a column, for products with raw weights. Raw weights contain an offset. Each initial sum is -offset *
-/// (sum of the lane's elements). This cancels the offset.
+/// (sum of the lane's elements). The initial sum cancels the offset.
 template <class Format>
 struct Elements {
   I8x32 values, fine;
@@ -131,13 +132,13 @@ struct Elements {
 };
 
 /// Processes one chunk. Indices of blocks, columns and parts count from the start of the chunk. If a format provides
-/// halves(), its 32-element blocks or its parts are processed in pairs. Otherwise, the parts are processed one by one.
+/// halves(), the parts are processed in pairs. Otherwise, the parts are processed one by one.
 template <class Format, int R, int C>
 struct Walk {
   using Block = typename Format::Block;
   using Scales = float[R][C][kChunk * Format::kGroups];
 
-  /// Whether the format's parts are processed in pairs.
+  /// Whether two parts of the same block are processed as a pair.
   static constexpr bool kPairs = requires(const Block& block) { Format::halves(block, 0); };
   static Halves halves(const Block* blocks, int part, int second) {
     if constexpr (Format::kParts == 1) {
@@ -173,7 +174,7 @@ struct Walk {
     }
   }
 
-  /// Adds the scaled products of one part of a larger block.
+  /// Adds the scaled products of one part. The block of this part has several parts.
   static void part(const Block* const (&a)[R], const Column (&b)[C], const Scales& scales, int part,
                    F32x8 (&sums)[R][C]) {
     Elements<Format> x[C];
@@ -247,8 +248,8 @@ struct Tile {
   static constexpr int kGroups = Format::kGroups;
   using Block = typename Format::Block;
 
-  /// Multiplies the scales of the rows and columns for a chunk of n parts. Adds the contribution of the addends to
-  /// `adds`.
+  /// Multiplies the scales of the rows by the scales of the columns for a chunk of n parts. Adds the products of the
+  /// rows' addends and the columns' element sums to `adds`.
   template <int R, int C>
   static void multiply_scales(const Block* const (&a)[R], const Column (&b)[C], int n, size_t ahead,
                               float (&scales)[R][C][kChunk * kGroups], F32x8 (&adds)[R][C]) {

@@ -20,7 +20,7 @@ inline void keep_order() {
   asm volatile("" ::: "memory");
 }
 
-/// Forces the compiler to keep `object` in memory and to read `object` from there.
+/// Forces the compiler to keep `object` in memory and to read `object` from memory.
 template <class T>
 inline void in_memory(const T& object) {
   asm volatile("" : : "r"(&object) : "memory");

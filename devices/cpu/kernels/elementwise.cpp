@@ -26,7 +26,7 @@ inline F32 elu(F32 x) {
 inline F32 relu(F32 x) {
   return x > F32{} ? x : F32{};
 }
-/// The gate is 0.5 x (1 + tanh(u)) == x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3).
+/// The result is 0.5 x (1 + tanh(u)) == x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3).
 inline F32 gelu(F32 x) {
   const F32 cube = splat(0.044715f) * x * x;
   return gated(x, splat(1.5957691216057308f) * multiply_add(cube, x, x));
@@ -45,7 +45,7 @@ inline F32 hard_swish(F32 x) {
 }
 /// With t = e^-|x|, and u = 1 + t after rounding:
 ///   ln(1 + e^x) = max(x, 0) + ln(1 + t)
-///   ln(1 + t) = ln u + (t - (u - 1)) / u, except for terms far below the last place
+///   ln(1 + t) = ln u + (t - (u - 1)) / u, with an error far below the last place
 /// When u is 1, only the last term remains.
 inline F32 softplus(F32 x) {
   const F32 t = exp_of(-magnitude_of(x));

@@ -11,7 +11,7 @@ namespace shoal::cpu::SHOAL_ISA {
 /// - 4-bit numbers
 /// - 5-bit numbers whose fifth bits are stored separately
 /// - signed bytes
-/// - indices of levels
+/// - indices of levels (levels.h)
 template <class B>
 struct Of32 {
   using Block = B;

@@ -44,8 +44,8 @@ inline U32x8 even_signs(U32x8 sevens) {
   const auto folded = bits_as<I8x32>((signs ^ signs >> 4) & 0x0f0f0f0fu);
   return signs ^ bits_as<U32x8>(look_up<Parity, 0>(folded));
 }
-/// Returns two copies of 32 sign bits. The first copy begins at bit 0. The second copy begins at bit 32 and is shifted
-/// up by one more bit. So sign_bytes() never reads a sign from the lowest bit of a byte.
+/// Returns two copies of 32 sign bits. Bit i is sign i, and bit 33 + i is also sign i for i < 31. So sign_bytes() never
+/// reads a sign from the lowest bit of a byte.
 inline uint64_t signs_twice(uint32_t signs) {
   return signs | uint64_t{signs << 1} << 32;
 }
@@ -183,7 +183,7 @@ inline I8x32 raw_of(const quants::BlockIQ1_M& block, int part) {
                                              low[1] | (high >> 4 & 7) << 8, low[2] | (high >> 8 & 7) << 8,
                                              low[3] | (high >> 12 & 7) << 8);
 }
-/// For each element of a part, 3 to the power of the element's trit place, modulo 256.
+/// of[part][i] is 3^place modulo 256. `place` is the position of the element's trit (base-3 digit) in its byte.
 struct TritPowers {
   uint8_t of[8][32];
 };
@@ -232,7 +232,8 @@ inline constexpr int kRawOffset<quants::BlockIQ1_S> = 9;
 template <>
 inline constexpr int kRawOffset<quants::BlockIQ1_M> = 9;
 
-/// Each group has eight bytes. The first elements of a group are its low nibbles. Its high nibbles follow.
+/// Each group has 16 elements in eight bytes. The low nibbles of the bytes are the first eight elements of the group.
+/// The high nibbles are the last eight elements.
 inline I8x32 codes_of(const quants::BlockNVFP4& block, int part) {
   const auto halves = bits_as<Vec<uint64_t, 4>>(nibbles(block.nibbles + 16 * part));
   const Vec<uint64_t, 4> in_order = __builtin_shufflevector(halves, halves, 0, 2, 1, 3);
@@ -244,8 +245,8 @@ inline U32x8 eight_nibbles(const uint8_t* from) {
   const U32x8 all = load<uint32_t>(from) - U32x8{};
   return all >> U32x8{0, 4, 8, 12, 16, 20, 24, 28} & 15u;
 }
-/// Returns 2 s for groups 8 i to 8 i + 7 of a block. The factor of a group is 2 s + 1 (codes.inc). The lowest bit of
-/// the result is arbitrary.
+/// Returns 2 s for groups 8 i to 8 i + 7 of a block. s is the stored number of a group. The factor of the group is
+/// 2 s + 1 (codes.inc). The lowest bit of each result is arbitrary.
 template <class B>
 requires kHasSigns<B>
 inline U32x8 doubled_factors(const B& block, int i) {
@@ -296,7 +297,7 @@ struct Coded {
     }
     return s;
   }
-  /// Whether the signs of a code are stored separately from its codebook entry.
+  /// Whether blocks store the signs of codes separately from the codebook entries.
   static constexpr bool kSignsApart = kHasSigns<B>;
   static I8x32 magnitudes(const Block& block, int part) { return entries_of(block, part); }
   /// The signs of a block. For each part, `words` contains the result of signs_twice(). The words are in the order that

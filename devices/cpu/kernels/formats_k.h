@@ -32,9 +32,9 @@ struct Q2_K : K16<quants::BlockQ2_K> {
 
 struct Q3_K : K16<quants::BlockQ3_K> {
   static BlockScales<16> scales(const Block& block) {
-    // The low nibbles of the first eight bytes belong to scales 0..7, and the high nibbles to scales 8..15. The next
-    // four bytes contain the high bits of the scales. Two-bit field j of a byte belongs to one of the scales 4j to
-    // 4j+3.
+    // The first eight bytes contain the low four bits of the scales. The low nibbles of these bytes belong to scales
+    // 0..7, and the high nibbles belong to scales 8..15. The next four bytes contain the high two bits of the scales.
+    // Bits 2 j and 2 j + 1 of byte i in these four bytes belong to scale 4 j + i.
     const uint64_t low = load<uint64_t>(block.scales);
     const uint64_t high = load<uint32_t>(block.scales + 8);
     const uint64_t nibble = 0x0f0f0f0f0f0f0f0fu, crumb = 0x03030303u;
@@ -99,7 +99,7 @@ struct Q6_K : K16<quants::BlockQ6_K> {
   }
 };
 
-/// 8 sub-blocks of 32 elements. Each sub-block has a 6-bit scale. The codes are indices of levels.
+/// 8 sub-blocks of 32 elements. Each sub-block has a 6-bit scale. The codes are indices of levels (levels.h).
 struct IQ4_XS {
   using Block = quants::BlockIQ4_XS;
   static constexpr int kParts = 8, kGroups = 1, kOffset = LevelBytes<Block>::kOffset, kBits = LevelBytes<Block>::kBits;

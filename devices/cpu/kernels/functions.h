@@ -117,7 +117,8 @@ inline F32 gated(F32 x, F32 gate) {
 }
 
 /// Returns erfc(z) e^(z^2) for z >= 0. The product of this function and 1 + z is smooth. A polynomial in
-/// (z - 2.5) / (z + 2.5) approximates the product with an error of 7e-9. It is fitted at Chebyshev nodes on [0, 10.5].
+/// (z - 2.5) / (z + 2.5) approximates the product with an error of 7e-9. The polynomial is fitted at Chebyshev nodes on
+/// [0, 10.5].
 inline F32 scaled_erfc(F32 z) {
   constexpr float kTerms[] = {0.737822294f, -0.247046754f,    0.0763447508f,   0.016298471f,    -0.0315283872f,
                               0.014382557f, -0.000823325245f, -0.00174168369f, 0.000288759213f, 0.000211486433f};
@@ -136,7 +137,7 @@ inline F32 gelu_erf_of(F32 x) {
   const F32 high = head * head * splat(0.5f);
   const F32 low = (size - head) * (size + head) * splat(0.5f);
   const F32 e = exp_of(-high);
-  // e^-low - 1 for low < 0.06.
+  // `correction` is e^-low - 1 for low < 0.06.
   const F32 correction = multiply_add(multiply_add(low, splat(-1.0f / 6), splat(0.5f)), low * low, -low);
   const F32 tail = scaled_erfc(size * splat(0.707106781f)) * multiply_add(e, correction, e);
   return splat(0.5f) * x * (x < F32{} ? tail : splat(2.0f) - tail);

@@ -50,8 +50,8 @@ inline F32x8 halves_to_float(Vec<uint16_t, 8> halves) {
 /// Returns 2^(power - 128) for integer powers from 0 to 255. The results for the powers 0 and 1 are denormal.
 template <class V>
 inline auto powers_to_float(V powers) {
-  // For powers from 2 on, the bits of the result are (power - 1) << 23. For the powers 0 and 1, the bits are 0x200000
-  // and 0x400000, which is (power + 1) << 21. The larger of these two numbers is correct for every power.
+  // For powers from 2 on, the bits of the result are (power - 1) << 23. For the powers 0 and 1, the bits are
+  // (power + 1) << 21, which is 0x200000 or 0x400000. For every power, the larger of the two expressions is correct.
   const V normal = (powers - 1) * (1 << 23), denormal = (powers + 1) << 21;
   return bits_as<Vec<float, sizeof(V) / 4>>(normal > denormal ? normal : denormal);
 }

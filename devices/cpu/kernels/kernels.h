@@ -1,14 +1,14 @@
 // The inner loops of the CPU devices. Each instruction-set level has one table of kernels, and devices/cpu/isa.h
-// chooses the level. Kernels only read and write the memory to which their arguments point, and they never fail. Any
-// thread may call them. This header and its includes contain no inline functions. Files compiled for different
-// instruction sets include this header, and the linker would keep an arbitrary copy of an inline function.
+// chooses the level. Kernels access only the memory to which their arguments point, and kernels never fail. Any thread
+// may call kernels. This header and its includes contain no inline functions. Files compiled for different instruction
+// sets include this header, and the linker would keep an arbitrary copy of an inline function.
 //
 // Matrix products of the weights `a` and the columns `b` have two forms. `dot` is for few columns. It reads rows of `a`
 // once in their stored type, and memory bandwidth limits its speed. A *panel* is for many columns. `panel_rows` rows of
-// `a` are interleaved and decoded once, and then multiplied by all columns. Both forms accept rows of `a` in the
-// tensor's layout, or *packed* rows. In a packed group, `panel_rows` rows are interleaved but not decoded. Weights that
-// were repacked at load have packed rows (packed_layout.h). In every form, the operations on an element of the result,
-// and their order, do not depend on the other rows and columns of the call. Different forms round differently.
+// `a` are interleaved and decoded once, and then multiplied by all columns. Both `dot` and panels accept rows of `a` in
+// the tensor's layout, or *packed* rows. In a packed group, `panel_rows` rows are interleaved but not decoded. Weights
+// that were repacked at load have packed rows (packed_layout.h). In every form, the operations on an element of the
+// result, and their order, do not depend on the other rows and columns of the call. Different forms round differently.
 //
 // There are three kinds of columns (activations); see Columns.
 #pragma once
@@ -47,10 +47,10 @@ struct PanelArgs {
   float* const* c = nullptr;
   int64_t columns = 0;
   int64_t c_row = 0;
-  bool add = false;  ///< whether to add to c instead of overwriting it
+  bool add = false;  ///< if true, the product is added to c; otherwise, the product overwrites c
 };
 
-/// Panels are cut along k at multiples of this number. It is a multiple of every block size.
+/// Panels are cut along k at multiples of this number. The number is a multiple of every block size.
 inline constexpr int64_t kPanelStep = 256;
 
 /// The kinds of columns. x' is the value that a kernel uses for element x. `most` is the largest magnitude in the group
@@ -65,7 +65,7 @@ enum class Columns : uint8_t {
 inline constexpr int kColumnKinds = 3;
 
 struct ColumnKernels {
-  size_t (*bytes)(int64_t k) = nullptr;  ///< size of one column in bytes; k is a multiple of 64
+  size_t (*bytes)(int64_t k) = nullptr;  ///< size of one column in bytes; this size is a multiple of 64
   void (*convert)(const float* x, std::byte* column, int64_t k) = nullptr;
 };
 
@@ -75,15 +75,16 @@ struct PackedKernels {
   size_t (*bytes)(int64_t k) = nullptr;
   /// Packs `count` rows into a group. `count` is at most panel_rows. The remaining rows of the group become zero.
   void (*pack)(const std::byte* rows, size_t stride, int64_t count, int64_t k, std::byte* group) = nullptr;
-  /// Restores elements [k_begin, k_begin + k) of row `row` of a group. The elements are the same as before packing, bit
-  /// for bit. k_begin is a multiple of kPanelStep.
+  /// Restores elements [k_begin, k_begin + k) of row `row` of a group. The bits of the elements are the same as before
+  /// packing. k_begin is a multiple of kPanelStep.
   void (*unpack)(const std::byte* group, int64_t row, int64_t k_begin, int64_t k, std::byte* to) = nullptr;
   void (*dot)(const DotArgs& args) = nullptr;
 };
 
 struct PanelKernels {
   Columns columns = Columns::kFloats;
-  size_t (*bytes)(int64_t k) = nullptr;  ///< size in bytes of a panel with k elements per row; a multiple of 64
+  size_t (*bytes)(int64_t k) = nullptr;  ///< size in bytes of a panel with k elements per row; this size is a multiple
+                                         ///< of 64
   /// Decodes k elements of each of `rows` rows into a panel. `rows` is at most panel_rows. The remaining rows of the
   /// panel are arbitrary.
   void (*from_rows)(const std::byte* a, size_t a_stride, int64_t rows, int64_t k, std::byte* panel) = nullptr;
@@ -91,7 +92,7 @@ struct PanelKernels {
   void (*from_packed)(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel) = nullptr;
   void (*multiply)(const PanelArgs& args) = nullptr;
   /// Multiplies the stored weights by the outliers of the columns, and adds the products to c. The pointer is nullptr
-  /// if the columns have no outliers.
+  /// if columns of this kind have no outliers.
   void (*add_outliers)(const DotArgs& args) = nullptr;
   void (*add_packed_outliers)(const DotArgs& args) = nullptr;
 };
@@ -114,8 +115,8 @@ struct VectorKernels {
 };
 
 /// For each destination `out`: out[out_first + i] = sources[0][first + i] + sources[1][first + i] + ... for i < n. The
-/// additions are in this order in f32. The sum is rounded once to the type. A destination may also be a source if first
-/// equals out_first.
+/// additions are in this order in f32. The sum is rounded once to the type of the arrays. A destination may also be a
+/// source if first equals out_first.
 struct SumArgs {
   const std::byte* const* sources = nullptr;
   int64_t source_count = 0;  ///< at least 1
@@ -128,7 +129,7 @@ struct SumArgs {
 
 using UnaryKernel = void (*)(const float* x, float* to, int64_t n);
 using GluKernel = void (*)(const float* gate, const float* up, float* to, int64_t n);
-/// If a_steps is true, `a` has n elements. Otherwise a[0] is used for all i. The same holds for `b`.
+/// If a_steps is true, `a` has n elements. Otherwise a[0] is used for all i. The same rule applies to b_steps and `b`.
 using BinaryKernel = void (*)(const float* a, bool a_steps, const float* b, bool b_steps, float* to, int64_t n);
 inline constexpr int kUnaryKernelCount = 0
 #define SHOAL_UNARY(id, name) +1
@@ -139,7 +140,7 @@ inline constexpr int kGluKernelCount = 0
 #include "graph/activations.def"
     ;
 
-/// `turn` may read the array `quarters` up to the next multiple of this number of elements.
+/// The kernel RowKernels::turn may read its argument `quarters` up to the next multiple of this number of elements.
 inline constexpr int64_t kTurnStep = 16;
 
 /// Loops of row-wise ops over n elements of f32. Results may overwrite operands. The operations on an element do not
@@ -164,7 +165,7 @@ struct RowKernels {
   /// Computes the rope factors of one position: 2 * pairs cosines of the angles, then 2 * pairs sines. All factors are
   /// multiplied by `scale`.
   /// - With `neighbours`, elements 2 i and 2 i + 1 contain the factors of pair i. The first of the two sines is
-  ///   negative.
+  ///   negated.
   /// - Without `neighbours`, only the first `pairs` cosines and sines are written.
   /// quarters[i] is the angle of pair i per position, in units of a quarter rotation. `quarters` must be readable up to
   /// the next multiple of kTurnStep elements.
@@ -174,10 +175,10 @@ struct RowKernels {
   void (*rotate_neighbours)(const float* x, const float* cosines, const float* sines, int64_t n, float* to);
   void (*rotate_halves)(const float* low, const float* high, const float* cosines, const float* sines, int64_t n,
                         float* to_low, float* to_high);
-  /// These functions convert n elements like DTypeTraits::from_f32, bit for bit. Only the bits of a NaN may differ. An
-  /// entry is nullptr if no faster version exists.
+  /// These functions convert n elements with the same result bits as DTypeTraits::from_f32. Only the bits of a NaN may
+  /// differ. An entry is nullptr if no function is faster than DTypeTraits::from_f32.
   void (*from_f32[kDTypeCount])(const float* src, void* dst, int64_t n);
-  /// The functions for f32, f16 and bf16.
+  /// The functions for f32, f16 and bf16, in this order.
   void (*sum_arrays[3])(const SumArgs& args);
 };
 

@@ -5,9 +5,9 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// The bytes that kernels use for the codes of a format with levels. Usually, the bytes are the levels as signed bytes.
-/// If all levels are within a range of less than 32, the bytes are the distances of the levels from the lowest level,
-/// as unsigned 5-bit numbers. Example:
+/// Defines the bytes that kernels use for the codes of a format with levels. Usually, the byte of a code is the level
+/// of the code as a signed byte. If all levels are within a range of less than 32, the byte is the distance of the
+/// level from the lowest level, an unsigned 5-bit number. Example:
 ///   levels from -12 to 12 give kOffset 12 and bytes from 0 to 24
 template <class B>
 struct LevelBytes {
@@ -19,7 +19,7 @@ struct LevelBytes {
   static constexpr bool kFew = extreme(1) - extreme(-1) < 32;
   static constexpr int kOffset = kFew ? -extreme(-1) : kSigned, kBits = kFew ? 5 : 8;
 };
-/// The bytes of all 16 codes. A bias is added to each byte.
+/// bytes[i] is the level of code i plus a bias.
 struct LevelTable {
   int8_t bytes[16];
 };
@@ -52,9 +52,9 @@ inline I8x32 look_up(I8x32 codes) {
   return (I8x32)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), (__m256i)codes);
 }
 #else
-/// Replaces codes like look_up(), for instruction sets without a lookup instruction. This function starts from the
-/// first byte of the table. For each i up to the code, it adds the difference between bytes i and i - 1. The function
-/// is not inlined, because inlined code for many vectors would exceed the instruction cache.
+/// Has the same effect as look_up(), for instruction sets without a lookup instruction. This function starts from the
+/// first byte of the table. For each i from 1 to the code, it adds the difference between bytes i and i - 1. The
+/// function is not inlined, because inlined code for many vectors would exceed the instruction cache.
 template <class B, int kBias>
 __attribute__((noinline)) void add_up(I8x16* codes, int count) {
   constexpr LevelTable kTable = level_table<B>(kBias);
@@ -83,7 +83,7 @@ inline I8x32 look_up(I8x32 codes) {
 }
 #endif
 
-/// Returns the raw bytes of codes of a format.
+/// For each code, returns the byte that LevelBytes<B> defines.
 template <class B>
 inline I8x32 raw_levels(I8x32 codes) {
   constexpr int kBias = LevelBytes<B>::kFew ? LevelBytes<B>::kOffset : 0;

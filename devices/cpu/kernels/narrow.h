@@ -48,7 +48,7 @@ inline I8x32 bytes_of(const I32 (&v)[32 / kLanes]) {
 #endif
 }
 
-/// Rounds like f32_to_f16, bit for bit. With F16C, the payload of a NaN may differ.
+/// Returns the same bits as f32_to_f16(). With F16C, the payload of a NaN may differ.
 inline U16 halves_of(F32 x) {
 #if defined(__AVX512F__)
   return (U16)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -69,7 +69,7 @@ inline U16 halves_of(F32 x) {
 #endif
 }
 
-/// Rounds like f32_to_bf16, bit for bit.
+/// Returns the same bits as f32_to_bf16().
 inline U16 bf16_of(F32 x) {
   const I32 bits = bits_as<I32>(x);
   const I32 top = bits >> 16;

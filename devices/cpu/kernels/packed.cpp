@@ -11,8 +11,8 @@ size_t packed_row_bytes(int64_t k) {
 
 namespace {
 
-/// Stores one 32-bit word of every row. A word contains one f32, or two neighbouring 16-bit elements. `to` is the
-/// address of the first element.
+/// Stores one 32-bit word of every row. A word contains one f32 element or two neighbouring 16-bit elements. Element i
+/// of the word of row r is stored at to[i * kLanes + r].
 void store_elements(float* to, I32 word) {
   store(to, word);
 }

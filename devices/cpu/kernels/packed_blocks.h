@@ -11,8 +11,8 @@ inline size_t whole_lines(size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-/// Packs one unit of all rows. The unit consists of `blocks` blocks, starting at block `first`. The last unit of a row
-/// may have fewer blocks.
+/// Packs one unit. The unit contains `blocks` blocks of every row, starting at block `first`. The last unit of a group
+/// may contain fewer blocks than the other units.
 template <class Format>
 void pack_unit(const std::byte* const (&rows)[kLanes], int64_t first, int blocks, std::byte* unit) {
   using Layout = PackedLayout<Format>;

@@ -1,5 +1,5 @@
-// Multiplies packed groups by a few columns. Weights are read once, at consecutive addresses. Each lane of a vector
-// belongs to one row, so no sum crosses lanes.
+// Multiplies packed groups by a few columns. Weights are read from memory once, at consecutive addresses. Each lane of
+// a vector belongs to one row, so no sum crosses lanes.
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/dot_tiles.h"
 #include "devices/cpu/kernels/packed_formats.h"
@@ -21,7 +21,7 @@ struct Quantized {
     return small_quad_dot(sum, weights, column);
   }
 
-  /// Multiplies one group of weights by the 16-bit elements of a column. Returns 256 times the products.
+  /// For every row, returns 256 times the dot product of group g of the weights and the 16-bit elements of a column.
   static I32 products(const Bytes (&weights)[8], const Column& b, int64_t part, int g) {
     constexpr int kOffset = kPackedOffset<Format>;
     I32 values = {};
@@ -68,8 +68,8 @@ struct Quantized {
       SHOAL_UNROLL
       for (int i = 0; i < Layout::kParts; ++i) {
         if (i % 2 == 0) {
-          // Every second part prefetches a few cache lines. If one part requested a whole large unit, later loads would
-          // wait.
+          // A few cache lines are prefetched before every second part. If a whole large unit were prefetched at once,
+          // later loads would wait.
           constexpr size_t kLines = (Layout::kBytes + 32 * Layout::kParts - 1) / (32 * Layout::kParts);
           prefetch(unit + i / 2 * kLines * 64, kLines * 64, kAhead);
           keep_order();

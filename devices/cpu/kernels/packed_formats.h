@@ -1,11 +1,11 @@
-// Defines how packed groups of each quantised format are read. A reader decodes one part (32 elements) of a unit for
-// all rows. It returns eight vectors of bytes, each with four neighbouring elements per lane. It also returns the
-// scales and addends of the groups of the part.
+// Reads packed groups of each quantised format. A reader decodes one part (32 elements) of a unit for all rows. The
+// reader returns eight vectors of bytes, each with four neighbouring elements per lane. It also returns the scales and
+// addends of the groups of the part.
 //
 //   element = (byte - kPackedOffset) * scale + add
 //
-// formats.h has the same formula. Only signed bytes differ in packed rows: they are stored in the form that quad_dot
-// expects. packed_layout.h and graph/quants/blocks.h describe the layouts.
+// The formula is the same as in formats.h, but packed rows store signed bytes in the form that quad_dot() expects.
+// packed_layout.h and graph/quants/blocks.h describe the layouts.
 #pragma once
 
 #include "devices/cpu/kernels/narrow.h"
@@ -13,12 +13,12 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// The offset in every byte that a reader returns; see the formula above.
+/// Every byte that a reader returns contains this offset (see the formula above).
 template <class Format>
 inline constexpr int kPackedOffset = Format::kOffset == kSigned ? kWeightBias : Format::kOffset;
 
-/// Each byte of the result is (byte >> shift) & mask. A negative shift shifts left. The mask must remove the bits that
-/// come from neighbouring bytes.
+/// Each byte of the result is (byte >> shift) & mask. If `shift` is negative, the function shifts left. The function
+/// shifts 16-bit words, so `mask` must remove the bits that come from neighbouring bytes.
 inline Bytes byte_field(Bytes bytes, int shift, int mask) {
   using Words = Vec<uint16_t, 2 * kLanes>;
   const auto words = bits_as<Words>(bytes);
@@ -50,8 +50,8 @@ struct PackedUnit : PackedLayout<Format> {
 template <class Format>
 struct PackedReader;
 
-/// Formats of 32-element blocks. The words contain signed bytes or nibbles. The nibbles may be indices of levels. If
-/// the format has fifth bits, the first word contains them.
+/// Reads formats with blocks of 32 elements. The words contain signed bytes or nibbles. The nibbles may be indices of
+/// levels (levels.h). If the format has fifth bits, the first word contains these bits.
 template <class Block>
 struct PackedReader<Of32<Block>> : PackedUnit<Of32<Block>> {
   using Format = Of32<Block>;
@@ -120,12 +120,13 @@ struct PackedReader<Q3_K> : PackedUnit<Q3_K> {
   }
 };
 
-/// Formats with 8 parts and 6-bit scales and minima. The first three words contain the scales and minima.
+/// Reads formats with 8 parts per block. Each part has a 6-bit scale and a 6-bit minimum. The first three words contain
+/// the scales and minima.
 template <class Format>
 struct PackedK32 : PackedUnit<Format> {
   using Unit = PackedUnit<Format>;
   F32 factor, minimum;
-  I32 integers[2][2];  ///< [half][0]: scales of four parts; [half][1]: minima of four parts; one byte each
+  I32 integers[2][2];  ///< [half][0] contains the scales of four parts, one byte each; [half][1] contains their minima
 
   explicit PackedK32(const std::byte* unit) : Unit(unit), factor(Unit::half(0, 0)), minimum(-Unit::half(0, 1)) {
     const I32 s = bits_as<I32>(Unit::word(0, 0)), m = bits_as<I32>(Unit::word(0, 1));

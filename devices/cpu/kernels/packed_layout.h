@@ -1,19 +1,19 @@
-// Packed weights store the rows of a matrix in groups. A group interleaves kLanes rows. A vector contains the four
-// bytes at one position of each row, or one number of each row. Nothing is decoded or rounded. A group contains the
-// bytes of its rows in another order, so unpacking restores the rows exactly.
+// Packed weights store the rows of a matrix in groups. A group interleaves kLanes rows. A vector contains one 32-bit
+// word of each row, or one number of each row (see below). Nothing is decoded or rounded. A group contains the bytes of
+// its rows in another order, so unpacking restores the rows exactly.
 //
-// A block consists of *numbers* and 32-bit words. The numbers are the scale and the minimum, or bytes that do not fill
-// a word. Each number of a block has as many bytes as the block's scale.
+// A block consists of *numbers* and 32-bit words. A number is the scale, the minimum, or a field that does not fill a
+// word. Each number of a block has as many bytes as the block's scale.
 //
 // A group of quantised rows is a sequence of units. If blocks have 256 elements, a unit contains one block of every
-// row. If blocks have 32 elements, a unit contains several blocks of every row. In such a unit, the scales of one row
-// occupy four bytes in total. So the unit has two blocks of every row, or four blocks for MXFP4. A unit first stores
-// the numbers of its blocks, one vector for each number. At the next multiple of a full vector, the words of its blocks
-// follow, one vector for each word. Example: a Q4_0 unit for 16 rows contains 2 x 32 bytes of scales, then 4 + 4
-// vectors of 64 bytes. Byte j of a row's nibbles is byte j % 4 of the row's lane in vector j / 4.
+// row. If blocks have 32 elements, a unit contains two blocks of every row, or four blocks for MXFP4. The scales of
+// these blocks have four bytes per row. A unit begins with the numbers of its blocks, one vector for each number.
+// Padding follows, up to a multiple of sizeof(Bytes). Then the unit contains the words of its blocks, one vector for
+// each word. Example: a Q4_0 unit for 16 rows contains 2 x 32 bytes of scales, then 4 + 4 vectors of 64 bytes. Byte j
+// of a block's nibbles is in vector j / 4 of this block, at byte j % 4 of the row's lane.
 //
-// Two kinds of words are stored differently (stored_word). Signed bytes are stored in the form that quad_dot expects.
-// Fifth bits are rearranged: bit q of the four bytes of a word contains the fifth bits of elements 4 q to 4 q + 3.
+// stored_word() converts two kinds of words. It converts signed bytes to the form that quad_dot() expects. It also
+// rearranges fifth bits: bit q of byte b in the stored word is the fifth bit of element 4 q + b.
 //
 // A group of float rows stores element i of all rows in one vector.
 #pragma once
@@ -23,8 +23,8 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Byte positions and counts of the numbers and of the 32-bit words of a block. The numbers are at the beginning or at
-/// the end of the block.
+/// Byte positions and counts of a block's numbers (scales, minima and small fields) and of its 32-bit words. The
+/// numbers are at the beginning or at the end of the block.
 template <class Block>
 struct BlockParts {
   using Number = decltype(Block::scale);
@@ -45,9 +45,10 @@ template <class Format>
 struct PackedLayout : BlockParts<typename Format::Block> {
   using Parts = BlockParts<typename Format::Block>;
   using Block = typename Format::Block;
-  static constexpr int kBlocks = Format::kParts == 1 ? 4 / Parts::kNumberBytes : 1;  ///< number of blocks per unit
-  static constexpr int kParts = kBlocks * Format::kParts;                            ///< number of 32-element parts per
+  static constexpr int kBlocks = Format::kParts == 1 ? 4 / Parts::kNumberBytes : 1;  ///< number of blocks of a row in a
                                                                                      ///< unit
+  static constexpr int kParts = kBlocks * Format::kParts;                            ///< number of 32-element parts of
+                                                                                     ///< a row in a unit
   static constexpr size_t kVectorBytes = kLanes * Parts::kNumberBytes;               ///< bytes of a vector that
                                                                                      ///< contains one number of each
                                                                                      ///< row

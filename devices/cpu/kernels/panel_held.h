@@ -1,5 +1,5 @@
-// Tiles for instruction sets with 16 registers. So few registers cannot hold both the integer sums and the f32 sums of
-// a tile. Instead, registers hold the weights of a few steps, and each column in turn is multiplied by all these
+// Tiles for instruction sets with 16 vector registers. 16 registers cannot hold both the integer sums and the f32 sums
+// of a tile. Instead, registers hold the weights of a few steps, and one column after another is multiplied by these
 // weights. The f32 sums stay in the L1 cache.
 #pragma once
 
@@ -17,7 +17,8 @@ struct HeldTile {
   static constexpr int kChunks = Kind::kSteps / kSteps;
   using Column = typename Kind::Column;
 
-  /// Adds the products of one column with `weights`, the weights of the part from step `step` on.
+  /// Multiplies `weights` by one column, and adds the products to `sums`. `weights` contains the weights of kSteps
+  /// steps of the part, starting at step `step`.
   template <int R>
   static void add_products(const Bytes (&weights)[R][kSteps], const Column& b, int64_t part, int step, I32 (&sums)[R]) {
     constexpr int kStepElements = 32 / (Kind::kGroups * Kind::kSteps);
@@ -29,7 +30,8 @@ struct HeldTile {
     for (int r = 0; r < R; ++r) sums[r] = Kind::held(sums[r], weights[r], columns);
   }
 
-  /// Adds the products of one group of a part. All columns are processed before the weights in registers change.
+  /// Multiplies group g of a part by all columns, and adds the scaled products to `sums`. All columns are processed
+  /// before the weights in registers change.
   template <int R, int C>
   static void add_group(const std::byte* const (&panels)[R], const Column (&b)[C], int64_t part, int g,
                         F32 (&sums)[C][R]) {
@@ -89,9 +91,9 @@ struct HeldTile {
   }
 };
 
-/// Computes the product of a Kind. Uses the tiles that the registers of the instruction-set level can hold. An
-/// IntegerTile needs two accumulators for each panel and column. It also needs registers for weights and for a few
-/// elements of a column.
+/// Multiplies the panels by the columns, in tiles that fit the registers of the instruction-set level. An IntegerTile
+/// needs two accumulators for each panel and column. It also needs registers for weights and for a few elements of a
+/// column.
 template <class Kind>
 void integer_tiles(const PanelArgs& args) {
   if constexpr (kLanes == 8) {

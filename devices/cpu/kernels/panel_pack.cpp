@@ -29,8 +29,8 @@ void pack_scales(const typename Format::Block* blocks, int64_t row, int64_t part
   }
 }
 
-// One transposition processes 4 * kLanes elements of every row. These elements are kStep whole parts of 32 elements. If
-// kLanes < 8, these elements are one of kPieces equal pieces of a part.
+// One transposition processes 4 * kLanes elements of every row. If kLanes >= 8, these elements form kStep parts of 32
+// elements. If kLanes < 8, one part needs kPieces transpositions.
 constexpr int kStep = kLanes > 8 ? kLanes / 8 : 1;
 constexpr int kPieces = kLanes < 8 ? 8 / kLanes : 1;
 

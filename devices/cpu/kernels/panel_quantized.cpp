@@ -24,7 +24,8 @@ struct Quantized : PanelLayout<kGroups_, kAdds_> {
     return kGroups == 2 ? column.half_sums[2 * part + g] : column.sums[part];
   }
 
-  // For signed bytes, the weights of fewer steps are in registers, because quad_dot() needs a register for magnitudes.
+  // If weights are signed bytes, registers hold the weights of 2 steps instead of 4, because quad_dot() needs a
+  // register for magnitudes.
   static constexpr int kHeldSteps = kBits == 8 ? 2 : 4;
   static I32 held(I32 sum, const Bytes (&weights)[kHeldSteps], const Bytes (&columns)[kHeldSteps]) {
     if constexpr (kBits < 8) return unsigned_quad_dots<kBits>(sum, weights, columns);
@@ -38,7 +39,7 @@ struct Quantized : PanelLayout<kGroups_, kAdds_> {
 
 template <class Format>
 void multiply(const PanelArgs& args) {
-  // Formats with the same template parameters share this code.
+  // Formats with the same template parameters share one instantiation.
   integer_tiles<Quantized<Format::kGroups, Format::kAdds, kPanelBias<Format>, kPanelBits<Format>>>(args);
 }
 

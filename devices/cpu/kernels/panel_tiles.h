@@ -1,5 +1,5 @@
-// Divides the product of a PanelArgs into tiles of a few panels and a few columns. The accumulators of a tile stay in
-// registers.
+// Divides the product that a PanelArgs describes into tiles of a few panels and a few columns. The accumulators of a
+// tile stay in registers.
 #pragma once
 
 #include "devices/cpu/kernels/kernels.h"
@@ -7,8 +7,8 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Stores the sums of a tile in the result, or adds them to the result. The first row of the panel is row c_row + `row`
-/// of the result. Rows after the last row of the matrix are not stored.
+/// Stores the sums of one panel in the result. If args.add is true, adds the sums to the result. The first row of the
+/// panel is row c_row + `row` of the result. Rows after the last row of the matrix are not stored.
 template <int C>
 inline void store_sums(const PanelArgs& args, int64_t row, int64_t column, const F32 (&sums)[C]) {
   const int64_t rows = args.rows - row;
@@ -22,9 +22,9 @@ inline void store_sums(const PanelArgs& args, int64_t row, int64_t column, const
   }
 }
 
-/// Tile::run<R, C>(args, row, column) multiplies R panels, starting at `row`, by C columns. The operations on an
-/// element of the result are the same for all R and C. A tile consists of Tile::kPanels panels, so that all of them use
-/// one load of a column.
+/// Tile::run<R, C>(args, row, column) multiplies R panels, starting at `row`, by C columns, starting at `column`. The
+/// operations on an element of the result are the same for all R and C. A tile has Tile::kPanels panels. All panels of
+/// a tile use the same load of a column.
 template <class Tile, int C>
 void panel_rows_by(const PanelArgs& args, int64_t column) {
   int64_t row = 0;
@@ -45,9 +45,10 @@ void panel_tiles(const PanelArgs& args) {
 /// Multiplies panels of integers by columns of integers. Panels and columns have scales. A Kind describes the format of
 /// the panels and columns:
 /// - A part of 32 elements has kGroups groups and kBytes bytes. A group has its own scale and kSteps vectors.
-/// - kScales, kValues and (with kAdds) kAddends are byte positions in a part. At kScales, each group has one vector.
+/// - kScales, kValues and kAddends are byte positions in a part. Only kinds with kAdds use kAddends.
+/// - At kScales, each group has one vector of scales.
 /// - Column and column_at() describe the columns.
-/// - start() returns the initial integer sums. step() adds products to them.
+/// - start() returns the initial integer sums. step() adds products to these sums.
 /// - sum() returns the sum of the column's elements. Addends are multiplied by this sum.
 template <class Kind>
 struct IntegerTile {
@@ -76,7 +77,7 @@ struct IntegerTile {
     }
   }
 
-  /// Multiplies the products of one group by the scales of panel and column, and adds the results to `sums`.
+  /// Multiplies the products of one group by the scales of the panel and of the column, and adds the results to `sums`.
   template <int R, int C>
   static void add_scaled(const std::byte* const (&panels)[R], const typename Kind::Column (&b)[C], int64_t part, int g,
                          const I32 (&products)[R][C], F32 (&sums)[R][C]) {
@@ -90,7 +91,7 @@ struct IntegerTile {
     }
   }
 
-  /// Multiplies the addends by the sums of the column's elements, and adds the results to `sums`.
+  /// Multiplies the addends of one group by the sum of each column's elements, and adds the results to `sums`.
   template <int R, int C>
   static void add_addends(const std::byte* const (&panels)[R], const typename Kind::Column (&b)[C], int64_t part, int g,
                           F32 (&sums)[R][C]) {

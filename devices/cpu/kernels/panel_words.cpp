@@ -1,8 +1,9 @@
-// Panels of 16-bit fixed-point numbers, for f16 and bf16 weights and many columns. Integer products are twice as fast
-// as f32 products. The numbers have 14 bits. Their products are also more exact than products of f16 numbers of similar
-// magnitude. 32 consecutive elements of a row share one scale. A part of a panel consists of a vector of scales and 16
-// vectors of words. Each lane contains two neighbouring elements. If one of 32 elements is not finite, the scale of the
-// 32 elements is NaN and their words are zero, as in columns (column.h).
+// Panels of 16-bit fixed-point numbers. These panels are used when f16 or bf16 weights are multiplied by many columns.
+// Integer products are twice as fast as f32 products. The fixed-point numbers have 14 bits, so their products are also
+// more exact than products of f16 numbers of similar magnitude. 32 consecutive elements of a row share one scale. A
+// part of a panel consists of a vector of scales and 16 vectors of words. Each lane of these 16 vectors contains two
+// neighbouring elements. If one of the 32 elements is not finite, the shared scale is NaN and the words of all 32
+// elements are zero. The same rule applies to columns (column.h).
 //
 // After the panels are multiplied, outliers of columns are multiplied in f32 by the original weights. With 14 bits, a
 // small weight next to large weights would not be exact enough for these products.
@@ -45,7 +46,7 @@ void encode(F32 (&v)[32], std::byte* part) {
   const F32 largest = bits_as<F32>(most);
   const F32 tiny = splat(kTiny);
   const F32 scales = largest < tiny ? F32{} : largest * splat(1.0f / kWord);
-  const F32 inverse = largest >= tiny ? splat(float{kWord}) / largest : F32{};  // 0 if `largest` and scale are NaN
+  const F32 inverse = largest >= tiny ? splat(float{kWord}) / largest : F32{};  // 0 if `largest` is below `tiny` or NaN
   store(part + Words::kScales, scales);
   SHOAL_UNROLL
   for (int i = 0; i < Words::kSteps; ++i) {
@@ -55,7 +56,7 @@ void encode(F32 (&v)[32], std::byte* part) {
 }
 
 /// Multiplies the rows by the outliers of the columns, and adds the products to the result. weights(row, i) returns
-/// element i of kLanes rows, starting at `row`.
+/// element i of rows `row` to `row` + kLanes - 1.
 template <class Weights>
 void add_products(const DotArgs& args, const Weights& weights) {
   for (int64_t j = 0; j < args.columns; ++j) {

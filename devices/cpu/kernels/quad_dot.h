@@ -1,18 +1,19 @@
-// Dot products of four signed bytes, or of two 16-bit words, in each 32-bit lane. They are the innermost operations of
-// all quantised kernels.
+// Dot products within each 32-bit lane. A lane contains four signed bytes or two 16-bit words. These dot products are
+// the innermost operations of all quantised kernels.
 //
 // VNNI multiplies unsigned bytes by signed bytes. So for VNNI, signed weights are *stored* with 128 added. To
-// compensate for the added 128, sums start from -128 times the sum of the column. On other levels, stored weights are
-// unchanged and sums start from zero.
+// compensate for the added 128, sums start from -128 times the sum of the column. On other instruction-set levels,
+// stored weights are unchanged and sums start from zero.
 //
 //   sum (w + 128) a - 128 sum a = sum w a
 //
 // AVX2 also multiplies unsigned bytes by signed bytes, but it adds pairs of products in 16 bits. If weights are
-// unsigned and have few bits, a 16-bit sum can hold more products. For weights of 6 bits and bytes of at most 127, a
-// sum holds four products (63 * 127 * 4 < 2^15). For weights of 5 bits or fewer, a sum holds eight products (31 * 127 *
-// 8 < 2^15). Eight products are the products of kHeldSteps steps (panel_held.h). With more products per 16-bit sum,
-// fewer sums must be widened to 32 bits. This halves the work. So panels store such weights as unsigned bytes, which
-// contain the offset of their format (kPanelBias).
+// unsigned and have few bits, a 16-bit sum can hold more than two products. For weights of 6 bits and bytes of at most
+// 127, a sum holds four products: 63 * 127 * 4 < 2^15. For weights of 5 bits or fewer, a sum holds eight products:
+// 31 * 127 * 8 < 2^15. Eight products are the products of kHeldSteps steps (panel_held.h). With more than two products
+// per 16-bit sum, fewer sums must be widened to 32 bits than with two products. The smaller number of widening
+// operations halves the work. So panels store such weights as unsigned bytes, which contain the offset of their format
+// (kPanelBias).
 #pragma once
 
 #include "devices/cpu/kernels/simd.h"
@@ -30,7 +31,7 @@ inline I8x32 stored(I8x32 w) {
   return bits_as<I8x32>(bits_as<U8x32>(w) + 128);
 }
 
-/// Lane i of the result is sum + w[4i] a[4i] + ... + w[4i+3] a[4i+3]. stored() must have converted `w`.
+/// Lane i of the result is sum + w[4i] a[4i] + ... + w[4i+3] a[4i+3]. `w` must be a result of stored().
 inline I32 quad_dot(I32 sum, Bytes w, Bytes a) {
   return (I32)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)a);
 }
@@ -78,8 +79,8 @@ inline I32x8 small_quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
   return sum + (I32)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-/// Adds kCount results of quad_dot() to `sum`. The weights are unsigned and have kBits bits. The bytes in `a` are at
-/// most 127.
+/// Adds the dot products of kCount pairs of vectors to `sum`, as quad_dot() does for one pair. The weights are unsigned
+/// and have kBits bits. The bytes in `a` are at most 127.
 template <int kBits, int kCount>
 inline I32 unsigned_quad_dots(I32 sum, const Bytes (&w)[kCount], const Bytes (&a)[kCount]) {
   using Words = Vec<int16_t, 2 * kLanes>;
@@ -143,7 +144,7 @@ inline I32 pair_dot(I32 sum, Bytes w, Bytes a) {
 
 #endif
 
-/// Returns 256 times the dot products, for weights from 0 to 63.
+/// Returns 256 times the dot products of small_quad_dot(). The weights are from 0 to 63.
 inline I32x8 small_quad_dot_256(I8x32 w, I8x32 a) {
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
   const __m256i pairs = _mm256_maddubs_epi16((__m256i)w, (__m256i)a);

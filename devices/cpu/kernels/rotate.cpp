@@ -66,8 +66,8 @@ void rotate_halves(const float* low, const float* high, const float* cosines, co
 
 namespace {
 
-/// Up to this magnitude, the constants for 2 / pi have enough digits for an f32 result. For larger numbers, the C
-/// library computes the result. The first constant has only 29 significant bits, so that its products are exact.
+/// Largest magnitude for which the constants for 2 / pi have enough digits for an f32 result. For larger numbers, the C
+/// library computes the result. kQuartersHead has only 29 significant bits, so that its products are exact.
 constexpr float kLongWay = 0x1p24f;
 constexpr double kQuartersHead = 0.636619770899415, kQuartersTail = 1.4681663269012186e-09;
 

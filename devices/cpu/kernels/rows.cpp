@@ -6,7 +6,8 @@
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
-/// Returns the sum over a row, computed in double. add(v, sum) returns the sum plus the contribution of v.
+/// Adds up the contributions of all elements of a row, in double. add(v, sum) returns the sum plus the contribution of
+/// v.
 template <class F>
 inline double sum_wide(const float* x, int64_t n, F add) {
   constexpr int kChains = 4;  // number of independent sums, so that several additions run concurrently
@@ -49,7 +50,7 @@ float logits(const float* x, const float* mask, float scale, float* to, int64_t 
     most = v > most ? v : most;
     return v;
   };
-  // The last partial vector is padded with zeros. So the maximum over its elements is computed separately.
+  // for_each() pads the last partial vector with zeros. So the maximum of its elements is computed separately.
   const int64_t whole = n / kLanes * kLanes;
   const auto scaled = [=](F32 v) { return v * splat(scale); };
   const auto masked = [=](F32 v, F32 m) { return m == lowest ? m : multiply_add(v, splat(scale), m); };

@@ -1,6 +1,6 @@
 // Vectors of one instruction-set level. They use the vector extensions that both GCC and Clang have, so each kernel is
-// written once. F32 and I32 have kLanes lanes. Bytes fills a register. Everything is in the level's own namespace, so
-// the linker cannot merge it with code of another level. Only files of this folder include this header.
+// written once. F32 and I32 have kLanes lanes. A Bytes vector fills a register. Each level has its own namespace, so
+// the linker cannot merge functions of different levels. Only files of this folder include this header.
 #pragma once
 
 #include <cstddef>
@@ -95,8 +95,8 @@ inline I32 splat(int32_t x) {
   return x - I32{};
 }
 
-/// Computes a * b + c. The operation is fused on levels with FMA. The compiler itself fuses nothing, so all calls on
-/// one level use the same operations.
+/// Computes a * b + c. The operation is fused on levels with FMA. The compiler itself does not fuse multiplications and
+/// additions, so all calls on one level use the same operations.
 #if defined(__FMA__)
 inline Vec<float, 8> multiply_add(Vec<float, 8> a, Vec<float, 8> b, Vec<float, 8> c) {
   return (Vec<float, 8>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
@@ -137,8 +137,9 @@ inline V shuffle(V a, V b, At at) {
   return shuffle(a, b, at, std::make_index_sequence<sizeof(V) / sizeof(a[0])>{});
 }
 
-/// Returns the bits of the magnitudes. As integers, these bits are in the same order as the magnitudes. The bits of
-/// infinity are larger than the bits of all finite numbers, and the bits of NaN are larger still.
+/// Returns the bits of the magnitudes. Compared as integers, these bits have the same order as the magnitudes. The bits
+/// of infinity are larger than the bits of all finite numbers, and the bits of NaN are larger than the bits of
+/// infinity.
 inline I32 magnitude_bits(F32 x) {
   return bits_as<I32>(x) & 0x7fffffff;
 }

@@ -2,22 +2,22 @@
 //
 // In gated_delta, the state of a head is a matrix S [size][size], stored column by column. S has one column per element
 // of a value. A column has one number per element of a key. A token has key k, query q, value v, factor f and beta b.
-// Its error is e = b (v - f S^T k). The token changes S to f S + k e^T. Its result is S^T q with the new S. There are
-// two forms, which round differently from each other.
+// The error of the token is e = b (v - f S^T k). The token changes S to f S + k e^T. The result of the token is S^T q
+// with the new S. Two forms of kernels compute this result. The two forms round differently.
 //
 // The *columns* form processes one token after another, and each column separately. For a single token, each column is
 // read and written once.
 //
 // The *chunks* form processes several tokens of a sequence at a time (Yang et al. 2024, arXiv:2406.06484). Let S be the
-// state before the chunk, F_r the product of the factors up to token r, and F the product of all factors. The errors,
-// the results and the new state are products of small matrices:
+// state before the chunk, F_r the product of the factors up to token r, and F the product of all factors of the chunk.
+// The errors, the results and the new state are products of small matrices:
 //   e_r = b_r (v_r - F_r S^T k_r) - sum over s < r of b_r F_r / F_s (k_r . k_s) e_s
 //   result r = F_r S^T q_r + sum over s <= r of F_r / F_s (q_r . k_s) e_s
 //   new S = F S + sum over s of F / F_s k_s e_s^T
 // A block of columns is stored as [size][width] with width = DeltaKernels::width. So elements of neighbouring columns
 // are next to each other.
 //
-// This header has no inline functions, for the reason in kernels.h.
+// kernels.h gives the reason why this header has no inline functions.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct ConvArgs {
   float* to = nullptr;
 };
 
-/// One token, for a range of columns of a head. `v` and `out` begin at the first column of the range.
+/// The data of one token for a range of columns of a head. `v` and `out` begin at the first column of the range.
 struct DeltaToken {
   const float* q = nullptr;
   const float* k = nullptr;
@@ -48,17 +48,17 @@ struct DeltaToken {
 
 struct DeltaColumns {
   const DeltaToken* tokens = nullptr;
-  int64_t count = 0;  ///< at least 1
+  int64_t count = 0;  ///< number of tokens, at least 1
   int64_t size = 0;
   int64_t columns = 0;
   const float* from = nullptr;  ///< S before the tokens
   int64_t from_stride = 0;      ///< floats from one column to the next
-  float* to = nullptr;          ///< S after the tokens; its columns have no gaps
+  float* to = nullptr;          ///< S after the tokens; there are no gaps between the columns
 };
 
 inline constexpr int64_t kDeltaChunk = 32;  ///< maximum number of tokens in a chunk, a multiple of every width
 
-/// to[r * kDeltaChunk + s] = row r times column s of `columns` [size][kDeltaChunk].
+/// to[r * kDeltaChunk + s] is the dot product of row r of `rows` and column s of `columns` [size][kDeltaChunk].
 struct DeltaProducts {
   const float* rows = nullptr;
   int64_t row_stride = 0;  ///< in floats
@@ -80,8 +80,8 @@ struct DeltaWeights {
   float* of_rows = nullptr;    ///< F_r / F_s (q_r . k_s)
 };
 
-/// One chunk, for a block of columns of a head. `v` and `out` begin at the first column of the block. Strides are in
-/// floats.
+/// The data of one chunk for a block of columns of a head. `v` and `out` begin at the first column of the block.
+/// Strides are in floats.
 struct DeltaChunk {
   const float* q = nullptr;
   const float* k = nullptr;
@@ -91,7 +91,7 @@ struct DeltaChunk {
   float* out = nullptr;
   int64_t out_stride = 0;
   int64_t count = 0, size = 0;
-  int64_t columns = 0;               ///< number of columns of the block, at most the width
+  int64_t columns = 0;               ///< number of columns of the block, at most DeltaKernels::width
   const float* of_errors = nullptr;  ///< as in DeltaWeights
   const float* of_rows = nullptr;
   const float* beta = nullptr;

@@ -1,5 +1,5 @@
-// The kernels of one level. Arrays of kernels are in the order of the dtypes. The table is initialised at compile time,
-// so that no code of a level runs before the level is chosen.
+// The table of the kernels of one instruction-set level. Arrays of kernels are in the order of the dtypes. The table is
+// initialised at compile time, so that no code of a level runs before the level is chosen.
 #include "devices/cpu/kernels/attention_forms.h"
 #include "devices/cpu/kernels/column.h"
 #include "devices/cpu/kernels/rows.h"

@@ -1,6 +1,6 @@
 // Declares the kernels of weights as templates. The template parameter is a format (formats.h) or a type of float rows
-// (half.h). A comment after a declaration names the file that defines and instantiates this function and the functions
-// after it. table.cpp puts them into a table.
+// (half.h). A comment after a declaration names a .cpp file. This file defines and instantiates the declared function
+// and the functions after it, up to the next such comment. table.cpp puts all these functions into a table.
 #pragma once
 
 #include "devices/cpu/kernels/formats.h"
@@ -69,7 +69,7 @@ void rows_to_f32(const void* src, float* dst, int64_t n);
 float exp_sum(const float* x, float shift, float* y, int64_t n);
 float largest(const float* x, int64_t n);
 
-/// Instantiates a template for every type of float rows. For quantised formats, graph/dtypes.def has the list.
+/// Instantiates a template for every type of float rows. graph/dtypes.def lists the quantised formats.
 #define SHOAL_FOR_ROWS(declaration, arguments) \
   declaration<RowsF32> arguments;              \
   declaration<RowsF16> arguments;              \

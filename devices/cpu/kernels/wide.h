@@ -46,8 +46,8 @@ struct Circle {
 };
 
 /// Returns the cosine and sine of an angle in quarter rotations. The angle is `quarters` (|quarters| < 2^50) plus a
-/// small `rest`. The fractional part of `quarters` is exact. Both series are accurate to 1e-10, far below the rounding
-/// error of f32.
+/// small `rest`. The function computes the fractional part of `quarters` exactly. The series for sine and cosine are
+/// accurate to 1e-10, far below the rounding error of f32.
 inline Circle circle_at(F64 quarters, F64 rest) {
   const F64 round = splat_wide(6755399441055744.0);  // 1.5 * 2^52
   const F64 shifted = quarters + round;
@@ -64,8 +64,8 @@ inline Circle circle_at(F64 quarters, F64 rest) {
   c = multiply_add(z, c, splat_wide(1.0 / 24));
   c = multiply_add(z, c, splat_wide(-0.5));
   c = multiply_add(z, c, splat_wide(1.0));
-  // `passed` counts whole quarter rotations in its low bits. An odd number exchanges sine and cosine. The sine and the
-  // cosine each change their sign every half rotation.
+  // The low bits of `passed` count whole quarter rotations. If the count is odd, sine and cosine are exchanged. The
+  // sine and the cosine each change their sign every half rotation.
   const I64 passed = bits_as<I64>(shifted);
   const I64 odd = -(passed & 1);
   const I64 sine = (bits_as<I64>(s) & ~odd) | (bits_as<I64>(c) & odd);

@@ -1,9 +1,10 @@
-// The attention op. The parts of the node (devices/cpu/op_kernel.h) take tiles of (head, query) rows in rounds. In
-// every second round, the parts take tiles in reverse order, because causal tiles have different lengths.
+// The attention op. The parts of the node (devices/cpu/op_kernel.h) take tiles of (head, query) rows in rounds. Each
+// part takes one tile per round. In every second round, the parts take tiles in reverse order, because causal tiles
+// differ in length.
 //
 // If there are too few tiles for all parts, the KV segments of a tile are divided among the parts. Each part stores
 // partial results in the workspace (prepare()). Then run() merges these results in the order of segments. A single part
-// uses the same order.
+// also merges partial results in this order.
 #include <limits>
 
 #include "devices/cpu/ops/attention_tile.h"
@@ -23,7 +24,7 @@ bool splits_kv(const AttentionShape& shape, int parts) {
 int64_t part_floats(const AttentionShape& shape) {
   return (static_cast<int64_t>(shape.scratch_floats()) + shape.tile_rows() * shape.e + 15) / 16 * 16;
 }
-/// Number of floats of a partial result in the workspace. It consists of top, sum and values.
+/// Number of floats of a partial result in the workspace. A partial result consists of top, sum and values.
 int64_t partial_floats(const AttentionShape& shape) {
   return shape.e + 2;
 }
@@ -51,8 +52,8 @@ void run_whole_tiles(const TeamContext& ctx, Tensor& node, const AttentionShape&
   }
 }
 
-/// The KV segments that at least one query sees. The range is empty unless the KV segments are divided among the parts.
-/// Each (tile, segment) pair is one unit of work.
+/// The KV segments that at least one query sees. The range is empty if the parts take whole tiles. Each (tile, segment)
+/// pair is one unit of work.
 struct Split {
   int64_t first = 0, count = 0;  ///< number of the first segment; number of segments
   float* partials = nullptr;     ///< top, sum and values at [tile][segment - first][row]
@@ -98,8 +99,8 @@ float* scratch_of(const TeamContext& ctx, const AttentionShape& shape) {
   return reinterpret_cast<float*>(ctx.workspace) + ctx.part * part_floats(shape);
 }
 
-/// Returns no segments if the parts take whole tiles. Each run computes the split again, because the KV rows that
-/// queries see may change.
+/// Returns an empty range of segments if the parts take whole tiles. Each run computes the range again, because the KV
+/// rows that queries see may change.
 Split split_of(const TeamContext& ctx, const Tensor& node, const AttentionShape& shape) {
   if (!splits_kv(shape, ctx.parts)) return {};
   const KvRange range = visible(node);

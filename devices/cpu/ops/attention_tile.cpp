@@ -16,7 +16,8 @@ void scale_row(float* x, float factor, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
-/// Whether each value row is the beginning of its key row. In this case, converted key rows also serve as value rows.
+/// Whether each value row is the beginning of the corresponding key row. If true, converted key rows also serve as
+/// value rows.
 bool has_values_in_keys(const Tensor& node) {
   const Tensor &k = *node.src[1], &v = *node.src[2];
   return k.data == v.data && k.dtype == v.dtype && k.strides == v.strides && v.shape[0] <= k.shape[0];
@@ -108,8 +109,8 @@ Partial Tile::partial(int64_t row) const {
   return {top_[row], sum_[row], sum_rows_ + row * padded(shape_.e)};
 }
 
-/// Returns the KV rows of a block in place if a kernel can read them there. Otherwise converts the rows to f32 in
-/// `scratch`.
+/// Returns the KV rows of a block. If a kernel can read the rows in place, they are not copied. Otherwise they are
+/// converted to f32 in `scratch`.
 Tile::Read Tile::read(const Tensor& tensor, const Block& block, bool as_f32, float* scratch) const {
   const RowIndex first{block.first, kv_head_, batch_};
   const int64_t length = tensor.shape[0];
@@ -177,7 +178,7 @@ void Tile::soften(float* scores, int64_t n) const {
   scale_row(scores, cap, n);
 }
 
-/// Adds the mask to the scores of a row. If the mask is -infinity, it replaces the score, because the score may be NaN.
+/// Adds the mask to the scores of a row. A mask of -infinity replaces the score, because the score may be NaN.
 void Tile::add_mask(int64_t row, const Block& block, float* scores, int64_t stride) const {
   const Tensor* mask = source(node_, AttentionSource::kMask);
   if (!mask) return;

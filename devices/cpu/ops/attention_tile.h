@@ -1,7 +1,7 @@
 // A tile of attention consists of up to kAttentionRows rows that share one KV head. Each row is a (head, query) pair.
 // The tile processes the KV rows in blocks and updates the soft-max after each block (Milakov and Gimelshein 2018,
-// arXiv:1805.02867). Tiles have two forms (devices/cpu/kernels/attention.h). The choice of the form depends only on the
-// number of queries, so it is the same on every device.
+// arXiv:1805.02867). Tiles have two forms (devices/cpu/kernels/attention.h). Only the number of queries determines the
+// form, so all devices use the same form.
 #pragma once
 
 #include "devices/cpu/kernels/kernels.h"
@@ -25,10 +25,10 @@ class Tile {
   Partial partial(int64_t row) const;
 
  private:
-  /// A block of KV rows. Each KV row in [first, last) is visible to at least one row of the tile.
+  /// A block of KV rows. [first, last) contains the KV rows of the block that are in range().
   struct Block {
     int64_t begin, first, last;
-    bool hidden;  ///< whether at least one row of the tile does not see all of [first, last)
+    bool hidden;  ///< true if the node has a mask, or if [first, last) exceeds the visible range of a row of the tile
     int64_t count() const { return last - first; }
     /// Returns the position of `first` in the block.
     int64_t place() const { return first - begin; }
@@ -52,8 +52,8 @@ class Tile {
   KvRange range_, common_;  ///< KV rows that at least one row of the tile sees; KV rows that all rows see
   KvRange ranges_[kAttentionRows];
   bool loaded_ = false;  ///< whether the scratch contains the queries
-  // Pointers into the scratch. Scaled queries are stored as [row][d padded] for the rows form, and as
-  // [d][kAttentionRows] for the lanes form. Sums are stored as [row][e padded] or [e][kAttentionRows].
+  // Pointers into the scratch. The rows form stores scaled queries as [row][d padded] and sums as [row][e padded]. The
+  // lanes form stores scaled queries as [d][kAttentionRows] and sums as [e][kAttentionRows].
   float *q_rows_, *q_lanes_, *k_, *v_, *scores_, *sum_rows_, *sum_lanes_;
   float *top_, *sum_, *keep_;
   int32_t *first_, *last_;  ///< visible range of each row in a block

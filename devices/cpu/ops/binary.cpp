@@ -1,5 +1,5 @@
 // The ops add, sub, mul and div with broadcasting. An operand has either a full row, or one element that is used for
-// the whole row. Half-precision types are computed in f32. i32 stays i32.
+// the whole row. Half-precision types are computed in f32. i32 elements are not converted.
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"

@@ -1,4 +1,4 @@
-// The op causal_conv. Each part processes a range of channels. It transposes the weights of kPiece channels, then
+// The op causal_conv. Each part processes a range of channels. The part transposes the weights of kPiece channels, then
 // processes all tokens for these channels.
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
@@ -11,12 +11,11 @@ namespace {
 constexpr int64_t kPiece = 512;  ///< number of channels that are processed at a time
 constexpr int64_t kLine = 16;    ///< number of floats per cache line; a cache line is written by only one part
 
-/// The number that marks a missing input. Inputs with numbers from 0 on are tokens. Inputs with other negative numbers
-/// are in the state.
+/// The number of an input that does not exist. Inputs with numbers from 0 on are tokens. Inputs with other negative
+/// numbers are in the state.
 constexpr int64_t kNoInput = -(int64_t{1} << 62);
 
-/// Returns the number of the input before `input`. `input` may equal the number of tokens, the position after the last
-/// token.
+/// Returns the number of the input before `input`. `input` may be the position after the last token.
 int64_t input_before(const SequencePositions& positions, int64_t in_state, int64_t input) {
   if (input >= 0 && input < positions.count() && positions.begins(input)) return kNoInput;
   for (--input; input >= 0 && positions.is_padding(input);) --input;

@@ -29,7 +29,7 @@ const Tensor* separate_up(const Tensor& node) {
   return node.src.size() > 1 ? node.src[1] : nullptr;
 }
 
-/// If gate and up are fused, a row of the source contains first the gate and then up.
+/// If gate and up are fused, a row of the source contains the elements of gate, followed by the elements of up.
 void run_glu(const TeamContext& ctx, Tensor& node) {
   const Tensor& gate = *node.src[0];
   const bool fused = !separate_up(node);

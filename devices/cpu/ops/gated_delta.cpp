@@ -1,7 +1,7 @@
-// The op gated_delta. The columns of the states are independent (devices/cpu/kernels/state_ops.h). Up to kFewTokens
-// tokens are processed one by one. Each token is processed for all columns of a part. More tokens are processed in
-// chunks, for blocks of columns. In this case, a part orders its blocks by key head, so that several blocks use the
-// same products of keys and queries.
+// The op gated_delta. The columns of the states are independent (devices/cpu/kernels/state_ops.h). If there are at most
+// kFewTokens tokens, they are processed one by one, each token for all columns of a part. If there are more tokens,
+// they are processed in chunks, each chunk for several blocks of columns. With chunks, a part orders its blocks by key
+// head, so that several blocks use the same products of keys and queries.
 #include <cmath>
 
 #include "devices/cpu/isa.h"
@@ -38,15 +38,15 @@ struct Delta {
   const float* q(int64_t key_head, int64_t token) const { return floats(*node.src[0], key_head, token); }
   const float* k(int64_t key_head, int64_t token) const { return floats(*node.src[1], key_head, token); }
   const float* v(int64_t head, int64_t token) const { return floats(*node.src[2], head, token); }
-  /// Row `column` of a head in the result. The first rows are the results of the tokens. The columns of the state
-  /// follow.
+  /// Returns row `column` of a head in the result. The first rows are the results of the tokens. The next rows are the
+  /// columns of the state.
   float* result(int64_t head, int64_t column) const { return const_cast<float*>(floats(node, column, head)); }
   const float* state(int64_t head, int64_t column) const { return floats(*node.src[5], column, head); }
   int64_t state_stride() const { return stride(*node.src[5], 1); }
   double decay(int64_t head, int64_t token) const { return share_of(*node.src[3], head, token); }
   float beta(int64_t head, int64_t token) const { return share_of(*node.src[4], head, token); }
   int64_t key_head_of(int64_t head) const { return tiled ? head % key_heads : head / group; }
-  /// Returns head number i of the heads that use a key head.
+  /// Returns the i-th of the heads that use `key_head`.
   int64_t head_of(int64_t key_head, int64_t i) const { return tiled ? i * key_heads + key_head : key_head * group + i; }
 
   static float share_of(const Tensor& tensor, int64_t head, int64_t token) {
@@ -145,7 +145,7 @@ struct Chunk {
   bool begins = false;  ///< whether the chunk begins the sequence
 };
 
-/// Returns the first chunk at or after `token`. Its count is 0 if only padding follows.
+/// Returns the first chunk at or after `token`. If only padding follows, the chunk's count is 0.
 Chunk chunk_from(const SequencePositions& positions, int64_t token) {
   while (token < positions.count() && positions.is_padding(token)) ++token;
   Chunk chunk{token, 0, token < positions.count() && positions.begins(token)};
@@ -238,8 +238,8 @@ class Pass {
     }
   }
 
-  /// Lower bound for decays. Without this bound, the difference of two infinite decays would be NaN. The exponential of
-  /// the bound is far below the smallest f32.
+  /// Lower bound for decays (logarithms of the factors). Without this bound, the difference of two infinite decays
+  /// would be NaN. The exponential of the bound is far below the smallest f32.
   static constexpr double kLeastDecay = -1000;
 
   const Delta& delta_;

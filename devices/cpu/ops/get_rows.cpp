@@ -1,6 +1,6 @@
-// The op get_rows. It copies rows of a table and converts them to f32 (i32 stays i32). Rows are divided into pieces of
-// at most kChunk elements, so that even a few long rows give work to all threads. Packed rows are unpacked one piece at
-// a time.
+// The op get_rows. It copies rows of a table and converts them to f32. i32 rows are not converted. Rows are divided
+// into pieces of at most kChunk elements, so that even a few long rows give work to all threads. Packed rows are
+// unpacked one piece at a time.
 #include <cstring>
 
 #include "devices/cpu/isa.h"

@@ -16,9 +16,9 @@ ProductShape shape_of(const Tensor& node) {
   return {node, a.shape[2] * a.shape[3], node.rows(), node.shape[1] >= kPanelColumns ? kAlways : kNever};
 }
 
-/// The rows of `b` (and of the result) that belong to each matrix of `a`: n rows from each of shared2 x shared3
-/// batches. Example: `a` is [k, m, 2, 1] and `b` is [k, n, 6, 1]. Then matrix 1 is multiplied by the rows of batches 3,
-/// 4 and 5.
+/// Maps a column to a row of `b` and of the result. Each matrix of `a` is multiplied by n rows from each of shared2 x
+/// shared3 batches. Example: `a` is [k, m, 2, 1] and `b` is [k, n, 6, 1]. Then matrix 1 is multiplied by the rows of
+/// batches 3, 4 and 5.
 struct RowsOfB {
   explicit RowsOfB(const Tensor& node)
       : node(node), shared2(node.shape[2] / node.src[0]->shape[2]), shared3(node.shape[3] / node.src[0]->shape[3]) {}
@@ -32,7 +32,7 @@ struct RowsOfB {
   int64_t shared2, shared3;
 };
 
-/// Whether each part converts and lists all columns for itself. In this case, prepare() is not needed.
+/// Whether each part converts and lists all columns for itself. If true, prepare() is not needed.
 bool has_own_columns(const ProductShape& shape) {
   return shape.columns < kPanelColumns;
 }
@@ -90,8 +90,8 @@ void run(const TeamContext& ctx, Tensor& node) {
   multiply(ctx, *node.src[0], shape, memory);
 }
 
-/// Whether `before` multiplies the same columns, converted in the same way. Example: the product for the keys follows
-/// the product for the queries.
+/// Whether `before` multiplies the same columns as `node` and converts them to the same type. Example: the product for
+/// the keys follows the product for the queries.
 bool can_follow(const Tensor& before, const Tensor& node) {
   if (before.op != Op::kMulMat || before.src[1] != node.src[1] || before.empty()) return false;
   const ProductShape a = shape_of(before), b = shape_of(node);

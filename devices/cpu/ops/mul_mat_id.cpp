@@ -1,5 +1,6 @@
-// The op mul_mat_id. It sorts the (slot, token) pairs of the ids by expert, so that the weights of every expert are
-// read once. If the expert of a pair is on another device, the result of the pair is zeros.
+// The op mul_mat_id. Each token has several slots, and the ids contain one expert for each (slot, token) pair. The op
+// sorts these pairs by expert, so that the weights of every expert are read once. If the expert of a pair is on another
+// device, the result of the pair is zeros.
 #include <cstring>
 
 #include "devices/cpu/ops/mul_mat_product.h"
@@ -14,8 +15,8 @@ ProductShape shape_of(const Tensor& node) {
   return {node, node.src[0]->shape[2], node.shape[1] * node.shape[2], kPanelColumns};
 }
 
-/// Calls f(slot, token, local index of the expert) for all pairs, in order. If the expert is on another device, the
-/// index is -1.
+/// Calls f(slot, token, local index of the expert) for all pairs: token by token, and slot by slot within a token. If
+/// the expert is on another device, the index is -1.
 template <class F>
 void for_pairs(const Tensor& node, F&& f) {
   const Tensor& experts = *node.src[0];
@@ -28,8 +29,8 @@ void for_pairs(const Tensor& node, F&& f) {
   }
 }
 
-/// Lists the columns of each expert with a counting sort. The columns of expert e get the indices [first[e], first[e +
-/// 1]).
+/// Uses a counting sort to list the columns of each expert. The columns of expert e get the indices
+/// [first[e], first[e + 1]).
 void list_columns(const ProductShape& shape, const ProductMemory& memory, const Tensor& node) {
   const Tensor& x = *node.src[1];
   std::memset(memory.first, 0, (shape.matrices + 1) * sizeof(int64_t));

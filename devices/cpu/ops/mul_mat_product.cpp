@@ -18,7 +18,7 @@ constexpr int64_t kSmallRowUnit = 16;
 constexpr int64_t kColumnTile = 96;
 constexpr int64_t kUnitsPerPart = 4;
 
-/// Maximum number of elements of a row in a panel, for each kind of columns.
+/// For each kind of columns, the maximum number of elements of a row in a panel.
 constexpr int64_t kSteps[kColumnKinds] = {512, 2048, 1024};
 static_assert(kSteps[0] % kPanelStep == 0 && kSteps[1] % kPanelStep == 0 && kSteps[2] % kPanelStep == 0);
 
@@ -27,7 +27,7 @@ size_t rounded_up(size_t bytes) {
 }
 
 const WeightKernels& kernels_for(const Tensor& a, const ProductShape& shape) {
-  // Rows with gaps are first copied as f32 rows without gaps.
+  // Rows with gaps are first copied to f32 rows without gaps. The kernels read the copies.
   return kernels().weights[static_cast<size_t>(shape.gathered ? DType::kF32 : a.dtype)];
 }
 
@@ -46,8 +46,8 @@ struct Job {
   float* const* c;
   int64_t columns, begin, rows;
 
-  /// Returns the address of row `row`. If rows are packed, a group must begin with this row, and the address of the
-  /// group is returned.
+  /// Returns the address of row `row`. If rows are packed, `row` must be the first row of a group, and the function
+  /// returns the address of the group.
   const std::byte* at(int64_t row) const {
     return matrix + static_cast<size_t>(packed ? row / kernels().panel_rows : row) * stride;
   }
@@ -59,7 +59,7 @@ void run_dot(const Job& job) {
   (job.packed ? weights.packed.dot : weights.dot)(job.args());
 }
 
-/// Makes a panel of elements [k_begin, k_begin + k) of `rows` rows, starting at `row`.
+/// Makes a panel of elements [k_begin, k_begin + k) of rows [row, row + rows).
 void make_panel(const Job& job, int64_t row, int64_t rows, int64_t k_begin, int64_t k, std::byte* panel,
                 float* gathered) {
   const PanelKernels& kernels = kernels_for(job.a, job.shape).panels;
@@ -153,7 +153,7 @@ ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int part
   b = reinterpret_cast<const std::byte**>(take_copies(columns * sizeof(*b)));
   c = reinterpret_cast<float**>(take_copies(columns * sizeof(*c)));
   first = reinterpret_cast<int64_t*>(take_copies(static_cast<size_t>(shape.matrices + 1) * sizeof(*first)));
-  // The scratch contains a row of `b` during its conversion, and panels after that.
+  // While a row of `b` is converted, the scratch contains this row. Later, the scratch contains panels.
   constexpr DType kLargest[kColumnKinds] = {DType::kF32, DType::kQ2_K, DType::kF16};
   const auto& largest = kernels().weights[static_cast<size_t>(kLargest[static_cast<size_t>(shape.kind)])];
   const size_t panel = largest.panels.bytes(std::max(shape.k_step, kPanelStep));
@@ -188,8 +188,8 @@ void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape
   const int64_t unit = all_rows >= kRowUnit * kUnitsPerPart * ctx.parts ? kRowUnit : kSmallRowUnit;
   const PackedMatrices packed = packed_matrices(a).value_or(PackedMatrices{});
   const bool is_packed = packed.group_bytes > 0;
-  // Consecutive units belong to different matrices. So each part gets matrices with many columns and matrices with few
-  // columns.
+  // Consecutive units belong to different matrices. So each part gets units of matrices with many columns and units of
+  // matrices with few columns.
   const int64_t units = (shape.m + unit - 1) / unit * shape.matrices;
   for_shared(ctx, units, [&](int64_t i) {
     const int64_t matrix = i % shape.matrices, row = i / shape.matrices * unit;

@@ -1,6 +1,6 @@
-// Common code of mul_mat and mul_mat_id. Both ops multiply several matrices. For mul_mat, these are the batches of `a`,
-// and for mul_mat_id, the experts. Each matrix is multiplied by its own columns. A column is a row of b and belongs to
-// one row of the result. The ops differ in how they assign columns to matrices.
+// Common code of mul_mat and mul_mat_id. Both ops multiply several matrices. In mul_mat, the matrices are the batches
+// of `a`. In mul_mat_id, the matrices are the experts. Each matrix is multiplied by its own columns. A column is a row
+// of b and belongs to one row of the result. The two ops assign columns to matrices in different ways.
 //
 //   1. convert_columns(): converts b to the type that the kernels read
 //   2. the op: lists the columns of each matrix in ProductMemory
@@ -12,8 +12,8 @@
 // A matrix with few columns is multiplied row by row in its stored or packed form (devices/cpu/packed_buffer.h). A
 // matrix with many columns is decoded into panels (devices/cpu/kernels/kernels.h). This choice and the order of sums
 // depend only on k and the number of columns. So an element of the result has the same bits for any number of parts and
-// for any division of the rows of a. The rows must be packed on all devices or on none, because packed and unpacked
-// rows are summed in different orders.
+// for any division of the rows of a. The rows of a must be packed on all devices or on no device, because packed and
+// unpacked rows are summed in different orders.
 #pragma once
 
 #include <cstddef>
@@ -26,13 +26,13 @@
 
 namespace shoal::cpu {
 
-/// Minimum number of columns for which panels are faster.
+/// Minimum number of columns for which panels are faster than `dot`.
 inline constexpr int64_t kPanelColumns = 5;
 /// Values of ProductShape::panels_from. kAlways means panels for all matrices. kNever means panels for no matrix.
 inline constexpr int64_t kAlways = 0;
 inline constexpr int64_t kNever = INT64_MAX;
 
-/// The dimensions of the node's products. Every part computes them for itself.
+/// The dimensions of the node's products. Every part computes these dimensions for itself.
 struct ProductShape {
   /// Sources 0 and 1 of the node are a and b for both ops.
   ProductShape(const Tensor& node, int64_t matrices, int64_t columns, int64_t panels_from);
@@ -64,19 +64,19 @@ struct ProductMemory {
   size_t bytes;  ///< size of the whole workspace in bytes
 };
 
-/// Converts `rows`, a range [begin, end) of rows of b, in part `part`. Rows are numbered over axes 1 to 3. Does nothing
-/// if the kernels read b in place.
+/// Converts rows [rows.first, rows.second) of b. Uses the scratch of part `part`. Rows are numbered over axes 1 to 3.
+/// Does nothing if the kernels read b in place.
 void convert_columns(const Tensor& b, std::pair<int64_t, int64_t> rows, int part, const ProductShape& shape,
                      const ProductMemory& memory);
 
 /// Returns row number `row` of b in the form that the kernels read.
 const std::byte* column_at(const Tensor& b, int64_t row, const ProductShape& shape, const ProductMemory& memory);
 
-/// Multiplies this part's share of the rows, then rows that other parts have not begun (for_shared()). This balances
-/// the load, because cores differ in speed and in memory bandwidth. Matrix i of a has index i over axes 2 and 3.
+/// Multiplies this part's share of the rows. Then multiplies rows that other parts have not begun (for_shared()), to
+/// balance the load. Cores differ in speed and in memory bandwidth. Matrix i of a has index i over axes 2 and 3.
 void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape, const ProductMemory& memory);
 
-/// Whether a, b and the result meet the requirements that both ops have.
+/// Whether a, b and the result meet the common requirements of the two ops.
 bool supports_product(const Tensor& node);
 
 }  // namespace shoal::cpu

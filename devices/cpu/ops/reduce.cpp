@@ -1,5 +1,5 @@
-// The ops sum_rows and argmax. sum_rows adds in double. If several elements equal the maximum, argmax returns the index
-// of the first of them. For argmax, NaN is less than everything. Both ops return 0 for an empty row.
+// The ops sum_rows and argmax. sum_rows adds in double. If several elements equal the maximum, argmax returns the
+// lowest index of these elements. argmax treats NaN as less than every other value. Both ops return 0 for an empty row.
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
@@ -27,7 +27,7 @@ int32_t argmax_row(const Tensor& x, const std::byte* row) {
     const float top = kernels().vector.max(values, n);
     if (best_index >= 0 && !(top > best)) continue;
     const float* at = std::find(values, values + n, top);
-    if (at == values + n) continue;  // all elements are NaN
+    if (at == values + n) continue;  // all elements of this chunk are NaN
     best = top;
     best_index = begin + (at - values);
   }

@@ -18,8 +18,8 @@ double pair_of_turns(const RopeParams& p, double turns) {
   return static_cast<double>(p.dims) * std::log(ratio) / (2 * std::log(static_cast<double>(p.base)));
 }
 
-/// Weight of the unscaled angle of a pair. It is ext_factor for pairs that rotate fast, and 0 for pairs that rotate
-/// slowly.
+/// Weight of the angle without freq_scale in the final angle of a pair. The weight is ext_factor for pairs that rotate
+/// fast, and 0 for pairs that rotate slowly.
 class UnscaledShare {
  public:
   explicit UnscaledShare(const RopeParams& p) : factor_(p.ext_factor) {
@@ -52,7 +52,7 @@ int64_t padded_pairs(const RopeParams& p) {
 
 /// The arrays of a part in the workspace.
 struct Table {
-  double* quarters;  ///< [padded_pairs], angle of each pair per position, in units of a quarter rotation
+  double* quarters;  ///< [padded_pairs]; angle of each pair at position 1, in quarter rotations
   float* factors;    ///< factors of one position; see RowKernels::turn
 
   static size_t bytes(const RopeParams& p) { return padded_pairs(p) * (sizeof(double) + 4 * sizeof(float)); }
@@ -95,7 +95,7 @@ void run_halves(const Tensor& x, const std::byte* row, const float* factors, con
   }
 }
 
-/// Copies elements [first, end) to the result, unless x and the result share memory.
+/// Copies elements [first, end) to the result. Does nothing if x and the result share memory.
 void copy(const Tensor& x, const std::byte* row, int64_t first, int64_t end, float* to) {
   for (int64_t begin = first; begin < end; begin += kChunk) {
     const int64_t n = std::min(kChunk, end - begin);

@@ -17,7 +17,7 @@ const std::byte* block_at(const Tensor& tensor, const std::byte* row, int64_t el
   return row + element / traits(tensor.dtype).block_elems * tensor.strides[0];
 }
 
-/// Returns the vectorised conversion to f32 if the type has one, otherwise the conversion of `type`.
+/// Returns the vectorised function that converts `type` to f32. If there is no such function, returns type.to_f32.
 auto to_f32_of(const DTypeTraits& type) {
   const auto vectorised = kernels().weights[static_cast<size_t>(type.dtype)].to_f32;
   return vectorised ? vectorised : type.to_f32;

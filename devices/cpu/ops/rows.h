@@ -1,6 +1,6 @@
-// Access to the rows of strided tensors: the address of a row, and parts of rows ("pieces") as f32 for any dtype.
-// Kernels process pieces of at most kChunk elements. So conversions use a buffer on the stack, and the dtype is looked
-// up only once per piece.
+// Access to the rows of strided tensors. row_at() returns the address of a row. load() returns a piece of a row as f32
+// for any dtype. Kernels process pieces of at most kChunk elements. So conversions use a buffer on the stack, and the
+// dtype is looked up only once per piece.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace shoal::cpu {
 
-/// Maximum number of elements per piece. It is a multiple of every block size.
+/// Maximum number of elements per piece. This number is a multiple of every block size.
 inline constexpr int64_t kChunk = 512;
 /// Maximum number of elements per piece if nothing is converted. Such pieces need no buffer on the stack.
 inline constexpr int64_t kLongChunk = 2048;
@@ -37,14 +37,14 @@ inline std::byte* row_at(const Tensor& tensor, const RowIndex& row) {
   return tensor.data + row.i1 * tensor.strides[1] + row.i2 * tensor.strides[2] + row.i3 * tensor.strides[3];
 }
 
-/// Like row_at(), but axes of length 1 are broadcast. The index of such an axis is always 0.
+/// Like row_at(), but axes of length 1 are broadcast: index 0 is used on these axes.
 inline std::byte* broadcast_row_at(const Tensor& tensor, const RowIndex& row) {
   return row_at(tensor, {tensor.shape[1] == 1 ? 0 : row.i1, tensor.shape[2] == 1 ? 0 : row.i2,
                          tensor.shape[3] == 1 ? 0 : row.i3});
 }
 
 /// Whether rows are f32 without gaps, so that kernels use them in place. Code that allocates scratch for converted rows
-/// must use this function. Tensor::is_row_contiguous() does not suffice, because it ignores the stride if a row has one
+/// must use this function. Tensor::is_row_contiguous() does not suffice, because it ignores the stride of rows with one
 /// element.
 inline bool is_direct(const Tensor& tensor) {
   return tensor.dtype == DType::kF32 && tensor.strides[0] == sizeof(float);
@@ -59,19 +59,19 @@ inline const float* load(const Tensor& tensor, const std::byte* row, int64_t beg
   return load_into(scratch, tensor, row, begin, n);
 }
 
-/// Returns the memory in which a kernel computes a result row from element `begin` on. For f32, this is the row itself,
-/// otherwise `scratch`. Results have no gaps.
+/// Returns the memory in which a kernel computes a result row from element `begin` on. If the row is f32, the result is
+/// the row's own memory. Otherwise the result is `scratch`. Result rows have no gaps.
 inline float* target(const Tensor& node, std::byte* row, int64_t begin, float* scratch) {
   return node.dtype == DType::kF32 ? reinterpret_cast<float*>(row) + begin : scratch;
 }
 
-/// Converts values that were computed in target(), and stores them in the row. For f32, does nothing.
+/// Converts values that were computed in target(), and stores them in the row. Does nothing if the row is f32.
 void store(const Tensor& node, std::byte* row, int64_t begin, int64_t n, const float* values);
 
 /// Like DTypeTraits::from_f32, but vectorised for common dtypes. `to` receives n converted values.
 void convert(DType dtype, const float* values, void* to, int64_t n);
 
-/// Copies elements [begin, begin + n) of a row without conversion. The copied elements have no gaps.
+/// Copies elements [begin, begin + n) of a row without conversion. There are no gaps between the elements in `to`.
 void copy_elements(const Tensor& tensor, const std::byte* row, int64_t begin, int64_t n, std::byte* to);
 
 /// Calls f(RowIndex, begin, n) for each piece that belongs to this part. `shape` is the shape of the tensor. Rows are
@@ -102,7 +102,7 @@ void for_rows(const TeamContext& ctx, const Shape& shape, F&& f) {
 }
 
 /// Whether all elements are adjacent, so that kernels can treat the tensor as one row. is_contiguous() does not
-/// suffice, because it ignores the stride if a row has one element.
+/// suffice, because it ignores the stride of rows with one element.
 inline bool is_dense(const Tensor& tensor) {
   return tensor.is_contiguous() && tensor.strides[0] == traits(tensor.dtype).block_bytes;
 }
@@ -143,7 +143,7 @@ inline bool is_float(const Tensor* tensor) {
 inline bool is_readable(const Tensor* tensor) {
   return tensor && (!traits(tensor->dtype).is_quantized || tensor->is_row_contiguous());
 }
-/// Whether kernels can write the result. It must be a float tensor without gaps.
+/// Whether kernels can write the result. The result must be a float tensor without gaps.
 inline bool is_float_result(const Tensor& node) {
   return is_float(&node) && node.is_contiguous();
 }

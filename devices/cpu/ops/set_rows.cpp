@@ -1,5 +1,5 @@
-// The op set_rows. It converts rows to the dtype of the cache and writes them in place. All writes to one row of the
-// cache are in the same part. So if ids are equal, the last row always wins.
+// The op set_rows. It converts rows to the dtype of the cache and writes them in place. The same part makes all writes
+// to a row of the cache. So if several ids are equal, the row with the last of these ids is always written last.
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
 #include "graph/ops/select.h"

@@ -1,5 +1,5 @@
 // The op soft_max. It writes the scaled and masked logits to the result row. Then it replaces each logit by its
-// exponential and divides the exponentials by the sum. The sum includes the sink.
+// exponential and divides the exponentials by their sum. This sum includes the sink.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -51,7 +51,8 @@ void run(const TeamContext& ctx, Tensor& node) {
     const float sink =
         sinks ? *reinterpret_cast<const float*>(sinks->data + row.i2 * sinks->strides[0]) : kMinusInfinity;
     top = std::max(top, sink);
-    // `top` is -infinity if every logit is masked or NaN. The result must not be zeros if a logit or the sink is NaN.
+    // If `top` is -infinity, every logit is masked or NaN, and the sink is missing, -infinity or NaN. The result must
+    // not be zeros if a logit or the sink is NaN.
     const auto is_nan = [](float logit) { return std::isnan(logit); };
     if (top == kMinusInfinity && !is_nan(sink) && std::none_of(to, to + length, is_nan)) {
       std::memset(to, 0, length * sizeof(float));

@@ -10,8 +10,8 @@
 namespace shoal::cpu {
 namespace {
 
-/// Compares indices. Larger values come first. If values are equal, the lower index comes first. NaN is less than
-/// everything. The order is total, so the result equals the result of a stable sort.
+/// Compares indices. Larger values come first. If values are equal, the lower index comes first. NaN counts as less
+/// than every other value. The order is total, so the result equals the result of a stable sort.
 struct Before {
   const float* values;
   /// Whether index a comes before index b.
@@ -27,7 +27,7 @@ size_t whole_row_bytes(const Tensor& x) {
   return is_direct(x) ? 0 : (x.shape[0] * sizeof(float) + 63) / 64 * 64;
 }
 
-/// Returns a whole row as f32. If the row must be converted, it is stored in this part's scratch in the workspace.
+/// Returns a whole row as f32. If the row must be converted, the result is in this part's scratch in the workspace.
 const float* whole_row(const TeamContext& ctx, const Tensor& x, const std::byte* row) {
   const size_t bytes = whole_row_bytes(x);
   auto* scratch = reinterpret_cast<float*>(bytes ? ctx.workspace + ctx.part * bytes : nullptr);

@@ -1,14 +1,14 @@
 // Arguments and common rules of the attention kernels: the KV rows that a query sees, the division of the work among
-// blocks, and the memory of partial results. All query heads that share a KV head are processed together, as rows. Row
-// `query * group + i` is head i of the `group` query heads that share the KV head. A block processes `tile_rows` rows
-// of one KV head and visits the KV rows in tiles of kKeys.
+// blocks, and the memory of partial results. A kernel processes all query heads that share a KV head together, as rows.
+// Row `query * group + i` belongs to query `query` and to head i of the `group` heads that share the KV head. A block
+// processes `tile_rows` rows of one KV head and visits the KV rows in tiles of kKeys.
 //
-// The kernel computes the visible KV tiles of these rows from the positions. So a captured graph reads only the visible
-// tiles of the current step, however long the cache is. The kernel divides these tiles among `splits` blocks into
-// contiguous ranges of equal length. Example: 300 visible KV rows are 5 tiles; with 4 splits, the blocks get tiles 0-1,
-// tiles 2-3, tile 4 and no tile. If several blocks have tiles, each block stores a partial per row: the largest score,
-// the sum of the weights exp(score - largest), and the sum of the weighted values. The last block to finish merges the
-// partials in the order of splits (attention_merge.h).
+// The kernel computes the visible KV tiles of these rows from the positions. So a captured CUDA graph reads only the
+// visible tiles of the current step, however long the cache is. The kernel divides these tiles among `splits` blocks
+// into contiguous ranges of equal length. The last ranges may be shorter or empty. Example: 300 visible KV rows are 5
+// tiles; with 4 splits, the blocks get tiles 0-1, tiles 2-3, tile 4 and no tile. If several blocks have tiles, each
+// block stores a partial per row: the largest score, the sum of the weights exp(score - largest), and the sum of the
+// weighted values. The last block to finish merges the partials in the order of splits (attention_merge.h).
 #pragma once
 
 #include <limits>
@@ -46,9 +46,11 @@ struct Arguments {
   int64_t sink_stride = 0;
   float* result = nullptr;  ///< [e, h, t, z], or [e + 1, h, t, z] with the log-sum-exp (lse) of each row
   bool has_lse = false;
-  ColumnRecord record;  ///< record of the result; used only if there is one query and e is a multiple of 32
-  /// Partials, if there are several splits: first the values [e] of each (split, row), then the pair (top, sum) of each
-  /// (split, row). attention_slices stores this pair once for each part of the e columns.
+  ColumnRecord record;  ///< 8-bit copy of the result (column_record.h); used only if there is one query and e is a
+                        ///< multiple of 32
+  /// Memory of the partials; used only if there are several splits. The memory contains first the values [e] of each
+  /// (split, row), then the pair (top, sum) of each (split, row). attention_slices stores this pair once for each part
+  /// of the e columns.
   float* partials = nullptr;
   uint32_t* counters = nullptr;  ///< LaunchContext::counters
   float scale = 1, softcap = 0;
@@ -88,8 +90,8 @@ __device__ inline Share share_of(Range some, int splits, int split) {
   return {first + min(tiles, split * each), first + min(tiles, (split + 1) * each), (tiles + each - 1) / each};
 }
 
-/// The work of a block. Blocks of one KV head are consecutive. The first blocks compute the highest rows, because these
-/// rows see the most KV rows.
+/// The work of a block. Blocks of one KV head are consecutive. The first blocks compute the rows with the largest
+/// indices, because these rows see the most KV rows.
 struct Place {
   int first_row, rows;  ///< first row within the KV head; number of rows
   int kv_head, batch, split;
@@ -140,8 +142,8 @@ __device__ inline float* result_of(const Arguments& a, int batch, int kv_head, i
   return a.result + (query * a.kv_heads * a.group + head_of(a, kv_head, row)) * (a.e + a.has_lse);
 }
 
-/// Returns the index of the block's group. The blocks of a group compute different splits of the same rows and columns.
-/// In attention_slices, blockIdx.y selects the columns.
+/// The blocks that compute different splits of the same rows and columns form a group. group_of() returns the index of
+/// the block's group. In attention_slices, blockIdx.y selects the columns.
 __device__ inline int group_of(const Arguments& a) {
   const int groups = a.row_tiles * a.kv_heads * a.batches;
   return static_cast<int>(blockIdx.x) % groups + static_cast<int>(blockIdx.y) * groups;
@@ -179,7 +181,7 @@ __device__ inline void store_lse(const Arguments& a, const Place& place, int row
   result_of(a, place.batch, place.kv_head, row)[a.e] = lse;
 }
 
-/// Adds the mask to a score. Returns -infinity if the mask hides the key. The key must be in range.
+/// Adds the mask to a score. Returns -infinity if the mask hides the key. `key` must be in the query's visible range.
 __device__ inline float add_mask(const Arguments& a, int query, int key, float score) {
   const std::byte* at = a.mask + query * a.mask_row + key * a.mask_element;
   const float added = a.mask_f16 ? __half2float(load_as<__half>(at)) : load_as<float>(at);

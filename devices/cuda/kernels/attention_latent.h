@@ -3,11 +3,11 @@
 // few query rows, and reading KV rows takes most of the time.
 //
 // Eight warps share 16 query rows and a tile of 64 keys. One whole tile is in shared memory while the next tile is
-// copied. To multiply queries and keys, each warp takes 32 keys and a quarter of the columns. The queries' elements in
-// these columns stay in registers. In the soft-max, each warp takes two rows. To add values, each warp takes 64
-// columns. Products and weights are passed between these phases in shared memory. Precision is as in attention_tiles.h:
-// K is exact in 16 bits, queries and weights are sums of two 16-bit floats, and tensor cores add at most 128 products
-// in sequence.
+// copied. In the product of queries and keys, each warp processes 32 keys and a quarter of the columns. The warp keeps
+// its columns of the queries in registers. In the soft-max, each warp processes two rows. In the sum of weighted
+// values, each warp processes 64 columns. These phases pass products and weights to each other in shared memory.
+// Precision is as in attention_tiles.h: K is exact in 16 bits, queries and weights are sums of two 16-bit floats, and
+// tensor cores add at most 288 products of a score or 128 products of a value in sequence.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"
@@ -23,7 +23,8 @@ inline constexpr int kLatentPitch = kLatentMostKeys + 8;  ///< elements per row;
 /// Number of quarters of the columns, and number of steps (16 columns each) per quarter.
 inline constexpr int kLatentQuarters = 4, kLatentSteps = kLatentMostKeys / 16 / kLatentQuarters;
 
-/// Byte offsets in a block's shared memory. Products overwrite the queries, which were loaded into registers before.
+/// Byte offsets in a block's shared memory. The products overwrite the queries after the queries have been loaded into
+/// registers.
 struct LatentLayout {
   static constexpr int kTileBytes = kKeys * kLatentPitch * 2, kQueryBytes = kLatentRows * kLatentPitch * 2;
   static constexpr int kProductPitch = kKeys + 8, kWeightPitch = kKeys + 8;  // in elements
@@ -33,8 +34,8 @@ struct LatentLayout {
   static constexpr int kWeightsAt = kProductsAt + kProductBytes;
   static constexpr int kFactsAt = kQueriesAt + 2 * kQueryBytes;
   static constexpr int kMarksAt = kFactsAt + kLatentRows * static_cast<int>(sizeof(RowFacts));
-  static constexpr int kRowsAt = kMarksAt + kKeys * 4;  ///< [3][row]: factor for sums from earlier tiles, final top,
-                                                        ///< final sum
+  static constexpr int kRowsAt = kMarksAt + kKeys * 4;  ///< [3][row]: factor for sums from earlier tiles, final largest
+                                                        ///< score, final sum
   static constexpr int kBytes = kRowsAt + 3 * kLatentRows * 4;
   static_assert(kWeightsAt + 2 * kWeightBytes <= kFactsAt && kLatentWarps * kMaxSplits * 4 <= kTileBytes);
 };
@@ -80,7 +81,8 @@ struct LatentBlock {
     return reinterpret_cast<float*>(shared + LatentLayout::kRowsAt) + which * kLatentRows;
   }
 
-  /// Starts to copy a tile. Invisible keys become zeros, and so does padding of the columns to a multiple of 16.
+  /// Starts to copy a tile. Invisible keys become zeros. The padding of the columns to a multiple of 16 also becomes
+  /// zeros.
   __device__ void fetch(int tile) const {
     const int chunks = (a.d + 15) / 16 * 2;
     for (int row = warp; row < kKeys; row += kLatentWarps) {
@@ -98,7 +100,7 @@ struct LatentBlock {
   __device__ int first_column() const { return warp / 2 * kLatentSteps * 16; }
   __device__ int first_key() const { return warp % 2 * (kKeys / 2); }
 
-  /// Loads the warp's columns of the queries from shared memory.
+  /// Loads the warp's columns of the queries from shared memory into registers.
   __device__ void take_queries(const uint16_t* high, const uint16_t* low) {
     const int at = lane % 16 * kLatentPitch + lane / 16 * 8 + first_column();
 #pragma unroll
@@ -132,7 +134,8 @@ struct LatentBlock {
     }
   }
 
-  /// Returns the lane's row in the soft-max. Sixteen lanes share a row; each lane handles four of the tile's keys.
+  /// Returns the lane's row in the soft-max. Sixteen lanes share a row, and each lane processes four of the tile's
+  /// keys.
   __device__ int soft_max_row() const {
     return warp * 2 + lane / 16;
   }
@@ -187,7 +190,7 @@ struct LatentBlock {
     }
   }
 
-  /// Adds the tile's weighted values in the warp's columns.
+  /// Adds the tile's weighted values to `values`, for the warp's columns.
   __device__ void weigh(int tile) {
     const int first = warp * kColumns, row = lane % 16, half = lane / 16 * 8;
     float sums[kColumns / 8][4] = {};
@@ -214,15 +217,15 @@ struct LatentBlock {
     }
   }
 
-  /// Called after the last tile. Passes the rows' largest scores and sums to all warps, and undoes the scaling of the
-  /// sums.
+  /// All threads of the block call finish() after the last tile. finish() passes the rows' largest scores and sums to
+  /// all warps, and undoes the scaling of the sums.
   __device__ void finish() {
     for (int lanes = 8; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
     if (lane % 16 == 0) rows(1)[soft_max_row()] = top, rows(2)[soft_max_row()] = sum * kLower;
     __syncthreads();
   }
 
-  /// Writes the result if only this block computes these rows, else the partials of the block's split.
+  /// Writes the result if only this block computes these rows. Otherwise writes the partials of the block's split.
   __device__ void write(const Place& place, bool alone) {
     const int first = warp * kColumns;
 #pragma unroll 1

@@ -11,16 +11,16 @@ namespace shoal::cuda::attention {
 
 inline constexpr int kWarps = kThreads / 32;
 
-/// Stores an element of the result. If there is a record, also stores the element in the record. In this case, all
-/// lanes of a warp call store_result() together, for 32 neighbouring elements.
+/// Stores an element of the result. If there is a record (8-bit copy of the result), also stores the element in the
+/// record. In this case, all lanes of a warp call store_result() together, for 32 neighbouring elements.
 __device__ inline void store_result(const Arguments& a, float* to, float value) {
   *to = value;
   const auto at = static_cast<unsigned>(to - a.result);
   if (a.record.two || a.record.four) record_part(a.record, at, at + 1, {value});
 }
 
-/// Destination of a row's weighted values: the result if only this block computes the row (`alone`), else the row's
-/// partial.
+/// Destination of a row's weighted values. If only this block computes the row (`alone`), the destination is the
+/// result. Otherwise the destination is the row's partial.
 struct RowEnd {
   float* to;
   float factor;
@@ -35,8 +35,8 @@ struct RowEnd {
     }
   }
 };
-/// Returns a row's destination. If `alone`, also stores the row's lse. Otherwise, if `by_this_thread`, also stores the
-/// top and sum of the row's partial.
+/// Returns a row's destination. If `alone` is true, also stores the row's lse. If `alone` is false and `by_this_thread`
+/// is true, also stores `top` and `sum` in the row's partial result.
 __device__ inline RowEnd end_of(const Arguments& a, const Place& place, bool alone, int row, float top, float sum,
                                 bool by_this_thread) {
   if (alone) {
@@ -50,8 +50,8 @@ __device__ inline RowEnd end_of(const Arguments& a, const Place& place, bool alo
 }
 
 /// All threads of a block call is_last_of() after the block has written its partials. The function returns true in the
-/// last of `used` blocks. After the call, the last block sees the partials of all blocks. The group's counter is 0
-/// before the first call and after the last call.
+/// last of `used` blocks. After the call, the last block sees the partials of all blocks. These blocks share one
+/// counter (group_of()). The counter is 0 before the first call and after the last call.
 __device__ inline bool is_last_of(const Arguments& a, int used) {
   __shared__ bool is_last;
   __syncthreads();
@@ -93,7 +93,7 @@ __device__ inline float weigh_splits(const Arguments& a, const Place& place, int
   return final_factor(a, head_of(a, place.kv_head, row), top, sum);
 }
 
-/// For those columns first + {0, 32, 64, 96} that are less than `end`: adds up a row's partials and stores the result.
+/// Adds up a row's partials and stores the result, for the columns first + {0, 32, 64, 96} that are less than `end`.
 __device__ inline void add_splits(const Arguments& a, const Place& place, int row, int used, const float* keep,
                                   float factor, int first, int end) {
   constexpr int kColumns = 4;
@@ -117,8 +117,9 @@ __device__ inline void add_splits(const Arguments& a, const Place& place, int ro
   }
 }
 
-/// All threads of a block call merge_splits() after the block has written its results. `used` is the number of blocks
-/// with the same rows and columns. `keep` points to kBlockWarps * kMaxSplits floats of unused shared memory.
+/// All threads of a block call merge_splits() after the block has written its partials or its result. `used` is the
+/// number of blocks with the same rows and columns. `keep` points to kBlockWarps * kMaxSplits floats of unused shared
+/// memory.
 template <int kBlockWarps = kWarps>
 __device__ inline void merge_splits(const Arguments& a, const Place& place, Range columns, int used, float* keep) {
   if (used == 1 || !is_last_of(a, used)) return;

@@ -1,5 +1,5 @@
-// Shared code of the attention kernels on tensor cores. Numbers are represented as sums of two 16-bit floats. The code
-// loads a block's queries as such sums and masks the keys that the block's rows do not see.
+// Code that several attention kernels share. These kernels use tensor cores and represent numbers as sums of two 16-bit
+// floats. The code loads a block's queries as such sums and masks the keys that the block's rows do not see.
 #pragma once
 
 #include <bit>
@@ -60,8 +60,8 @@ __device__ inline void multiply_split(float (&left)[4], float (&right)[4], const
   multiply<kF16>(right, low, {b[2], b[3]});
 }
 
-/// A power of two (`up`) and its inverse (`down`). `up` scales `largest` to the middle of f16's range, [128, 256). Both
-/// numbers are 1 if `largest` is infinite or NaN.
+/// A power of two (`up`) and its inverse (`down`). power_for() chooses `up` so that largest * up is in [128, 256), the
+/// middle of f16's range. `up` and `down` are 1 if `largest` is infinite or NaN.
 struct Power {
   float up, down;
 };
@@ -116,8 +116,8 @@ __device__ inline void load_queries(const Arguments& a, const Place& place, int 
   }
 }
 
-/// Calls f(n, values[n]) for all n in a loop that is not unrolled. This loop avoids copies of f's code, at the cost of
-/// one move per value.
+/// Calls f(n, values[n]) for all n in a loop that is not unrolled. The compiled code contains f only once, at the cost
+/// of one move per value.
 template <int kCount, int kEach, class F>
 __device__ inline void in_turns(float (&values)[kCount][kEach], const F& f) {
 #pragma unroll 1
@@ -162,7 +162,7 @@ __device__ inline void hide(const Arguments& a, const RowFacts* facts, int first
   });
 }
 
-/// Moves the values of the lane's second row to the first row.
+/// Replaces the values of the lane's first row by the values of its second row.
 template <int kTiles>
 __device__ inline void next_row(float (&values)[kTiles][4]) {
 #pragma unroll

@@ -1,6 +1,6 @@
-// Attention with plain f32 arithmetic, for cases without a tensor-core kernel: K or V in f32, heads of any size, rows
-// at any address, and any stride of elements. A block takes up to kRows rows of a KV head and reads K and V once for
-// all these rows.
+// Attention with plain f32 arithmetic, for inputs without a tensor-core kernel: K or V in f32, heads of any size, rows
+// at any address, and elements with any stride. A block processes up to kRows rows of a KV head and reads K and V once
+// for all these rows.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"
@@ -31,7 +31,7 @@ __device__ inline RowReader kv_row(const Source& source, const Place& place, int
   return {head + key * source.row, source.dtype, source.element};
 }
 
-/// The block's arrays of floats in shared memory.
+/// Arrays of floats in the block's shared memory.
 template <int kRows>
 struct RowsLayout {
   float *queries, *values, *scores;  ///< [kRows][d], [kRows][e], [kRows][kKeys]
@@ -61,7 +61,7 @@ __device__ inline void load_rows(const Arguments& a, const Place& place, const R
   if (threadIdx.x < kRows) shared.top[threadIdx.x] = kMinusInfinity, shared.sum[threadIdx.x] = 0;
 }
 
-/// Multiplies all rows by the tile's keys. Each warp handles one key at a time. Invisible keys are not read.
+/// Multiplies all rows by the tile's keys. Each warp processes one key at a time. Invisible keys are not read.
 template <int kRows>
 __device__ inline void multiply_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared, int tile,
                                      Range some) {
@@ -84,7 +84,7 @@ __device__ inline void multiply_rows(const Arguments& a, const Place& place, con
   }
 }
 
-/// Converts products to weights. Each warp handles one row at a time.
+/// Converts products to weights. Each warp processes one row at a time.
 template <int kRows>
 __device__ inline void weigh_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared, int tile) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -117,8 +117,8 @@ __device__ inline void weigh_rows(const Arguments& a, const Place& place, const 
   }
 }
 
-/// Adds the tile's weighted values. Each thread handles one column at a time. Values with weight 0 are skipped, because
-/// they may be NaN.
+/// Adds the tile's weighted values. Each thread processes one column at a time. Values with weight 0 are skipped,
+/// because they may be NaN.
 template <int kRows>
 __device__ inline void add_values(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared, int tile,
                                   Range some) {

@@ -6,9 +6,10 @@
 //   f16, bf16      no conversion
 //   q8_0           K: the integers in f16 (exact); V: the values as sums of two bf16 numbers (high and low part)
 //
-// A row consists of its high parts, its low parts if there are any, and 16 more bytes. These bytes put the rows of a
-// fragment in different banks. For K in q8_0, these 16 bytes also contain the scales of the row's two blocks. KV rows
-// outside `seen` are not read and become zeros. Padding of the columns to a multiple of 16 also becomes zeros.
+// In shared memory, a row consists of its high parts, its low parts if there are any, and 16 additional bytes. These
+// bytes put the rows of a fragment in different banks. For K in q8_0, these 16 bytes also contain the scales of the
+// row's two blocks. KV rows outside `seen` are not read and become zeros. Padding of the columns to a multiple of 16
+// also becomes zeros.
 #pragma once
 
 #include "devices/cuda/kernels/attention_parts.h"
@@ -37,7 +38,7 @@ __host__ __device__ inline int slice_width(int e) {
   return ((e + parts - 1) / parts + 31) / 32 * 32;
 }
 
-/// K or V of one KV head. kLanes lanes of a warp copy a row. Each lane handles two rows, one after the other.
+/// K or V of one KV head. kLanes lanes of a warp copy a row. Each lane copies parts of two rows, one after the other.
 template <int kLanes>
 struct Slices {
   static constexpr bool kKeysSide = kLanes == 8;
@@ -59,7 +60,7 @@ struct Slices {
   __device__ bool has_scales() const { return dtype == DType::kQ8_0; }
   __device__ static int lane() { return static_cast<int>(threadIdx.x % kLanes); }
   __device__ static int row_of(int pass) { return pass * kRowsOfPass + static_cast<int>(threadIdx.x) / kLanes; }
-  /// Number of columns of the slice that begins at `first`.
+  /// Number of columns of the slice that begins at column `first`.
   __device__ int columns_from(int first) const { return min(width, columns - first); }
   __device__ const std::byte* slice_of(int key, int first) const {
     return data + key * stride + (has_scales() ? first / 32 * kBlockBytes : first * 2);
@@ -88,8 +89,9 @@ struct Slices {
     }
   }
 
-  /// Converts the slice. Called after the thread's copies have arrived and before the barrier that precedes the use of
-  /// the slice. With `marks`, also zeroes each row whose mark differs from `mark`, because the row may contain NaN.
+  /// Converts the slice. A thread calls prepare() after its copies have arrived and before the barrier that precedes
+  /// the use of the slice. With `marks`, also zeroes each row that no query sees (marks[row] != mark), because the row
+  /// may contain NaN.
   __device__ void prepare(std::byte* slot, int first_key, int first, Range seen, const int* marks, int mark) const {
     if (!has_scales() && marks == nullptr) return;
     __syncwarp();  // waits for the copies of other lanes

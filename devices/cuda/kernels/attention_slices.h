@@ -1,16 +1,16 @@
-// Attention on tensor cores for cases that attention_tiles.h does not handle: other pairs of dtypes, and heads of up to
-// 576 columns. Eight warps take 64 rows, 16 rows per pair of warps. K and V pass through three slots of shared memory,
-// slice by slice (attention_slice_stage.h).
+// Attention on tensor cores for inputs that attention_tiles.h does not support: other pairs of dtypes, and heads of up
+// to 576 columns. Eight warps process 64 rows, 16 rows per pair of warps. K and V pass through three slots of shared
+// memory, slice by slice (attention_slice_stage.h).
 //
 // For each tile of 64 keys, the slices of K come first, with 64 columns each. Each warp of a pair multiplies the
 // queries by 32 of the keys. Then the two warps exchange their largest scores and store their weights in shared memory.
-// Then the slices of V come, with 16 rows each. Each warp of a pair takes half of the columns. A block takes at most
-// 288 columns of V, so that a warp's values, 16 rows by 144 columns, stay in registers. If V has more columns, blocks
-// with other columns of V (blockIdx.y) compute the same scores again.
+// Then the slices of V come, with 16 rows each. Each warp of a pair processes half of the columns. A block processes at
+// most 288 columns of V, so that a warp keeps its values (16 rows by 144 columns) in registers. If V has more than 288
+// columns, several blocks (blockIdx.y) process different columns of V and compute the same scores.
 //
 // Queries, weights and q8_0 values are sums of two 16-bit floats. The product of two low parts is omitted
-// (docs/cuda_kernels.md). Tensor cores add up the products over 32 columns of K or 16 rows of V. An fmaf then adds each
-// such sum to the scores or values. For scores, the fmaf also undoes the scaling of the queries by powers of two.
+// (docs/cuda_kernels.md). Tensor cores add up the products over 32 columns of K or 16 rows of V. An fmaf then adds this
+// sum to the scores or values. For scores, the fmaf also undoes the scaling of the queries by powers of two.
 #pragma once
 
 #include "devices/cuda/kernels/attention_merge.h"
@@ -44,7 +44,7 @@ struct SliceLayout {
   __host__ __device__ int bytes() const { return slots + kSlots * slot_bytes; }
 };
 
-/// A warp handles 16 rows, half of each tile's keys, and half of each V slice's columns.
+/// A warp processes 16 rows, half of each tile's keys, and half of each V slice's columns.
 template <bool kF16Keys, bool kF16Values>
 struct SliceWarp {
   static constexpr int kKeyTiles = kKeys / 2 / 8;
@@ -53,7 +53,8 @@ struct SliceWarp {
                                                                              ///< weights
   static constexpr float kWeightLower = kF16Values ? 1.0f / 1024 : 1;
 
-  int lane, first_row, half;  ///< first row of the warp in the block; index of the warp in its pair
+  int lane, first_row, half;  ///< `first_row`: first row of the warp in the block; `half`: index of the warp in its
+                              ///< pair
   float top[2] = {kMinusInfinity, kMinusInfinity}, sum[2] = {0, 0};
   float values[2 * kSliceGroups][4] = {};
 
@@ -62,7 +63,7 @@ struct SliceWarp {
     first_row = warp / 2 * 16, half = warp % 2;
   }
   __device__ int first_key() const { return half * (kKeys / 2); }
-  /// Number of columns of a V slice that the first warp of a pair takes.
+  /// Number of columns of a V slice that the first warp of a pair processes.
   __device__ static int share(int width) { return up_to_16(width / 2); }
 
   /// rows_first() and columns_first() return the byte offset of the matrix row that this lane passes to load_matrix_x4.
@@ -71,8 +72,7 @@ struct SliceWarp {
   __device__ int rows_first(int pitch) const { return lane % 16 * pitch + lane / 16 * 16; }
   __device__ int columns_first(int pitch) const { return (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 16; }
 
-  /// Multiplies the queries by a slice of K, whose columns begin at column `first`, and adds the products to the
-  /// scores.
+  /// Multiplies the queries by a slice of K and adds the products to the scores. The slice begins at column `first`.
   __device__ void multiply_keys(const std::byte* high, const std::byte* low, int query_pitch, const Slices<8>& keys,
                                 const std::byte* slice, int first, const RowFacts* facts,
                                 float (&scores)[kKeyTiles][4]) const {
@@ -162,7 +162,7 @@ struct SliceWarp {
     }
   }
 
-  /// Adds a weighted slice of V. `high` and `low` point to the weights of the slice's first key.
+  /// Adds a weighted slice of V to `values`. `high` and `low` point to the weights of the slice's first key.
   __device__ void weigh(const uint16_t* high, const uint16_t* low, const Slices<32>& rows, const std::byte* slice,
                         const float (&keep)[2]) {
     constexpr int kPitch = SliceLayout::kWeightPitch * 2;
@@ -198,8 +198,9 @@ struct SliceWarp {
     }
   }
 
-  /// Called by all threads of the block after the last tile. Adds up each row's sums over its lanes and both warps. The
-  /// warps exchange their sums in `sums` [half][row] in shared memory. Also undoes the scaling of the weights.
+  /// Called by all threads of the block after the last tile. Adds up each row's sums over the row's lanes and over the
+  /// two warps of the pair. The warps exchange their sums in `sums` [half][row] in shared memory. Also undoes the
+  /// scaling of the weights.
   __device__ void finish(float* sums) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -215,8 +216,8 @@ struct SliceWarp {
     }
   }
 
-  /// Writes columns [columns.begin, columns.end). The destination is the result if only this block computes these rows,
-  /// else the partials of the block's split.
+  /// Writes columns [columns.begin, columns.end). Writes to the result if only this block computes these rows.
+  /// Otherwise writes to the partials of the block's split.
   __device__ void write(const Arguments& a, const Place& place, Range columns, int width, bool alone) {
     const int first = columns.begin + half * share(width);
     const int end = half == 0 ? min(columns.end, first + share(width)) : columns.end;
@@ -239,8 +240,8 @@ struct SliceStream {
   std::byte* slots;
   int slot_bytes, key_slices, last;  ///< `last`: one past the last tile
   Range seen;
-  int tile, slice = 0, to = 0, from = 0;  ///< the next slice to fetch and its slot (`to`); the slot of the next slice
-                                          ///< to use (`from`)
+  int tile, slice = 0, to = 0, from = 0;  ///< `tile`, `slice`: the next slice to fetch; `to`: the slot of this slice;
+                                          ///< `from`: the slot of the next slice to use
 
   __device__ void fetch() {
     if (tile < last) {
@@ -311,7 +312,7 @@ __global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Argum
   if (threadIdx.x < kKeys) marks[threadIdx.x] = -1;
 
   BlockWarp warp;
-  const bool busy = warp.first_row < place.rows;  // a warp that has no rows only helps to copy slices
+  const bool busy = warp.first_row < place.rows;  // a warp without rows still helps to copy slices
   const bool gaps = a.mask != nullptr || a.window > 0;
   const RowFacts* rows = facts + warp.first_row + warp.lane / 4;
 #pragma unroll 1

@@ -57,7 +57,7 @@ struct Stage {
       copy_async_16(to + i * kPitch<kD> * 2, valid ? from : rows.data, valid);
     }
   }
-  /// Called after the tile has arrived and before the tile is used, between two __syncthreads().
+  /// All threads call unpack() after the tile has arrived and before the tile is used, between two __syncthreads().
   __device__ void unpack(int, Range) const {}
   /// Zeroes row `row` of a tile. No query sees this row, and the row may contain NaN.
   __device__ void clear(int index, int row) const {
@@ -69,7 +69,7 @@ struct Stage {
 template <int kD, bool kKeysSide>
 struct Stage<KvType::kQ8_0, kD, kKeysSide> {
   static constexpr int kChunks = kD / 8;
-  /// Bytes of shared memory for the granules that cover a row.
+  /// Number of bytes of shared memory for the granules that cover a row.
   static constexpr int kRawPitch = (kD / kBlockElements * kBlockBytes + 30) / 16 * 16;
   static constexpr int kScaleBytes = kD / kBlockElements * kKeys * 4;
   static constexpr size_t kTileBytes = kKeys * kPitch<kD> * 2;

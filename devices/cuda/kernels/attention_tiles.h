@@ -1,10 +1,10 @@
 // Attention on tensor cores, for prompts and for decoding, with K and V in f16, bf16 or q8_0.
 //
-// A block has four warps. With kRowWarps = 4, a block takes 64 rows, 16 per warp. With kRowWarps = 1, all warps share
-// 16 rows. In this case, each warp takes a quarter of every KV tile, and the warps' results are joined at the end. A
-// warp multiplies its queries by a tile's keys and updates its running soft-max (Milakov and Gimelshein 2018,
-// arXiv:1805.02867). The soft-max leaves the weights in registers. The second product, weights by values, reads the
-// weights from the same registers.
+// A block has four warps. With kRowWarps = 4, a block processes 64 rows, 16 per warp. With kRowWarps = 1, all warps
+// share 16 rows. In this case, each warp processes a quarter of every KV tile, and join_rows() merges the warps'
+// results at the end. A warp multiplies its queries by a tile's keys and updates its running soft-max (Milakov and
+// Gimelshein 2018, arXiv:1805.02867). The soft-max leaves the weights in registers. The second product, weights by
+// values, reads the weights from the same registers.
 //
 // K and V are exact as 16-bit floats (q8_0 as integers whose scales are applied in f32). Queries and weights are sums
 // of two 16-bit floats. docs/cuda_kernels.md gives the reasons for these sums, and the reason why tensor cores sum over
@@ -17,7 +17,7 @@
 
 namespace shoal::cuda::attention {
 
-/// Byte offsets in a block's shared memory. At the end, the warps' partial results overwrite everything else.
+/// Byte offsets in a block's shared memory. At the end, the warps' partial results overwrite queries, keys and values.
 template <KvType kK, KvType kV, int kD, int kRowWarps>
 struct Layout {
   using Keys = Stage<kK, kD, true>;
@@ -31,11 +31,11 @@ struct Layout {
   static_assert(kWarps * kMaxSplits * 4 <= kBytes);
 };
 
-/// A warp handles 16 rows. In each 8-column tile of a product, a lane holds columns 2 (lane % 4) + {0, 1} of rows lane
-/// / 4 + {0, 8}.
+/// A warp processes 16 rows. In each 8-column tile of a product, a lane holds columns 2 (lane % 4) + {0, 1} of rows
+/// lane / 4 + {0, 8}.
 template <KvType kK, KvType kV, int kD, int kRowWarps>
 struct Warp {
-  static constexpr int kWarpKeys = kKeys * kRowWarps / 4;  ///< number of a tile's keys that a warp handles
+  static constexpr int kWarpKeys = kKeys * kRowWarps / 4;  ///< number of a tile's keys that a warp processes
   static constexpr int kKeyTiles = kWarpKeys / 8;
   static constexpr bool kF16Keys = kK != KvType::kBF16, kF16Values = kV == KvType::kF16;
   /// kLift = ln(1024) scales f16 weights up by 1024, because f16 cannot represent small weights. kLower undoes this
@@ -45,7 +45,8 @@ struct Warp {
                                                                            ///< are in registers as high and low parts
                                                                            ///< at the same time
 
-  int lane, first_row, first_key;  ///< first row of the warp in the block, first key of the warp in the tile
+  int lane, first_row, first_key;  ///< `first_row`: first row of the warp in the block; `first_key`: first key of the
+                                   ///< warp in the tile
   float top[2] = {kMinusInfinity, kMinusInfinity}, sum[2] = {0, 0};
   float values[kD / 8][4] = {};
 
@@ -199,7 +200,8 @@ struct Warp {
     }
   }
 
-  /// Called after the last tile. Adds up each row's sums over its lanes, and undoes the scaling of the weights.
+  /// Each warp calls finish() after the last tile. Adds up each row's sums over the row's lanes, and undoes the scaling
+  /// of the weights.
   __device__ void finish() {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -219,8 +221,8 @@ struct Warp {
   }
 };
 
-/// Writes the rows if each row belongs to one warp. Writes to the result if only this block computes these rows.
-/// Otherwise writes to the partials of the block's split.
+/// Writes the rows of one warp (kRowWarps = 4). The destination is the result if only this block computes these rows.
+/// Otherwise the destination is the partials of the block's split.
 template <class Warp>
 __device__ inline void write_rows(const Arguments& a, const Place& place, bool alone, Warp& warp) {
 #pragma unroll 1
@@ -232,7 +234,8 @@ __device__ inline void write_rows(const Arguments& a, const Place& place, bool a
   }
 }
 
-/// Writes the rows if every warp has a partial result of every row. Adds up these results in the order of warps.
+/// Writes the rows if every warp has a partial result of each row (kRowWarps = 1). Adds up the partial results of a row
+/// in the order of warps.
 template <int kD, class Warp>
 __device__ inline void join_rows(const Arguments& a, const Place& place, bool alone, Warp& warp, std::byte* shared) {
   auto* parts = reinterpret_cast<float*>(shared);  // [warp][row][kD]
@@ -318,7 +321,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) atte
   __syncthreads();
 
   BlockWarp warp;
-  const bool busy = warp.first_row < place.rows;  // a warp that has no rows only helps to copy tiles
+  const bool busy = warp.first_row < place.rows;  // a warp without rows still helps to copy tiles
   const bool gaps = a.mask != nullptr || a.window > 0;
   for (int tile = share.first; tile < share.last; ++tile) {
     copy_async_wait<0>();

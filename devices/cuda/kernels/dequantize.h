@@ -68,7 +68,7 @@ __device__ inline Codes bits_of(Codes bytes, int first, int count) {
   const uint32_t mask = ((1u << count) - 1) * 0x01010101u;
   return {bytes.low >> first & mask, bytes.high >> first & mask};
 }
-/// a | b << shift. Bits of `b` must not be shifted out of their bytes.
+/// Returns a | b << shift. Bits of `b` must not be shifted out of their bytes.
 __device__ inline Codes with_high_bits(Codes a, Codes b, int shift) {
   return {a.low | b.low << shift, a.high | b.high << shift};
 }
@@ -94,8 +94,8 @@ inline constexpr uint32_t kFourLevels = [] {
 /// Looks up kLevels[code] + kBias for four codes (each below 16), which are the bytes of `codes`.
 template <class Block, int kBias = 0>
 __device__ inline uint32_t levels_of(uint32_t codes) {
-  // Three bits of a nibble let __byte_perm select one of eight bytes. There are 16 levels, so each code is looked up in
-  // the lower eight levels and in the upper eight levels.
+  // __byte_perm uses three bits of a nibble to select one of eight bytes. There are 16 levels, so each code is looked
+  // up in the lower eight levels and in the upper eight levels.
   uint32_t choice = codes & 0x07070707;
   choice = (choice | choice >> 4) & 0x00ff00ff;
   choice = (choice | choice >> 8) & 0xffff;
@@ -190,8 +190,8 @@ struct Of32 : Common<B> {
 template <class B>
 struct Of256 {
   using Block = B;
-  static constexpr bool kAligned = sizeof(B) % 16 == 0;  ///< whether every block begins at the start of a chunk of a
-                                                         ///< staged row
+  static constexpr bool kAligned = sizeof(B) % 16 == 0;  ///< whether every block of a staged row begins at the start of
+                                                         ///< a 16-byte chunk
   static constexpr bool kBf16 = false;
   static constexpr int kOffset = quants::kHasLevels<B> ? 128 : B::kOffset;  ///< bias that all codes include
   static constexpr bool kAdds = B::kAdds;
@@ -325,7 +325,7 @@ struct IQ4_XS : Of256<quants::BlockIQ4_XS> {
   }
 };
 
-/// Applies a format with 256 elements per block to blocks in global memory.
+/// Adapts a format `F` with 256 elements per block to the interface of Quantized, for blocks in global memory.
 template <class F>
 struct By32 : Common<typename F::Block> {
   using Block = typename F::Block;
@@ -363,7 +363,8 @@ struct By32 : Common<typename F::Block> {
 
 namespace formats {
 
-/// A format of graph/quants/codes.inc. The codes of these formats are indices into a codebook.
+/// A format of graph/quants/codes.inc. CodesOf decodes a block's bits to codes (small integers), for example with a
+/// codebook.
 template <class B>
 struct Coded : Common<B> {
   template <class From>
@@ -390,7 +391,7 @@ __device__ inline float value_of(Scaling scaling, int code) {
   const Rounded scaled = Rounded(scaling.scale) * Rounded(static_cast<float>(code));
   return Format::kAdds ? scaled + Rounded(scaling.add) : scaled;
 }
-/// Returns code j < 8 of eight codes.
+/// Returns code j of the eight codes; j < 8.
 __device__ inline int code_at(Codes codes, int j) {
   return static_cast<int8_t>((j < 4 ? codes.low : codes.high) >> (j % 4 * 8));
 }
@@ -441,7 +442,7 @@ __device__ inline void load_eight(DType dtype, const std::byte* row, int64_t i, 
       return;
   }
 }
-/// Returns values[i]. The array stays in registers, because no index is computed at run time.
+/// Returns values[i]. No array index is computed at run time, so compilers keep the array in registers.
 __device__ inline float pick(const float (&values)[8], int64_t i) {
   float found = values[0];
 #pragma unroll

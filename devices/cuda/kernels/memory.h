@@ -1,6 +1,6 @@
 // Access to memory through a type that differs from the stored type: 16 bytes of floats as a uint4, packed bytes as a
-// word, or the scale at the start of a block. Compilers may assume that pointers to different types do not alias;
-// accesses through these functions may alias anything. Addresses must be aligned for the type.
+// word, or the scale at the start of a block. Compilers may assume that ordinary pointers to different types do not
+// alias. Accesses through these functions may alias any object. Addresses must be aligned for the type.
 #pragma once
 
 #include "devices/cuda/kernels/platform.h"

@@ -9,12 +9,12 @@
 //   load_matrix_x4: four 8 x 8 matrices of 16-bit elements. Lane L passes the address of row L % 8 of matrix L / 8.
 //     The row is 16 bytes of shared memory, aligned to 16. r[i] = matrix i (g, 2t..2t+1), or with _trans (2t..2t+1, g).
 //
-// The order of the four 8 x 8 matrices depends on the operand:
-// - a, stored as rows of 16 halves: load_matrix_x4 with top left, bottom left, top right, bottom right.
-// - Two tiles of b, stored as columns of 16 contiguous halves: load_matrix_x4 with the first and second 8 elements
-//   of k of the first tile, then of the second tile.
-// - Two tiles of b, stored as rows of halves: load_matrix_x4_trans with rows 0-7 and 8-15 of the first tile, then of
-//   the second tile.
+// The function and the order of the four 8 x 8 matrices depend on the operand:
+// - `a`, stored as rows of 16 elements: load_matrix_x4; top left, bottom left, top right, bottom right.
+// - Two tiles of `b`, stored as columns of 16 contiguous elements: load_matrix_x4; elements 0-7 and 8-15 of the columns
+//   of the first tile, then elements 0-7 and 8-15 of the columns of the second tile.
+// - Two tiles of `b`, stored as rows: load_matrix_x4_trans; rows 0-7 and 8-15 of the first tile, then rows 0-7 and 8-15
+//   of the second tile.
 #pragma once
 
 #include "devices/cuda/kernels/platform.h"

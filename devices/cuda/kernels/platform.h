@@ -1,7 +1,7 @@
-// The CUDA dialect of the kernels. nvcc compiles the kernels for GPUs. The host's compiler also compiles the kernels
-// against the emulator in tests/cuda/emulator (SHOAL_CUDA_EMULATED). The emulator runs the same kernels on the CPU, so
-// that machines without a GPU can test the kernels. So kernels use plain CUDA C++. Instead of inline PTX, kernels use
-// the functions of this header and of kernels/mma.h.
+// Basic functions of the kernels, and the rules for kernel code. nvcc compiles the kernels for GPUs. The host's
+// compiler also compiles the kernels against the emulator in tests/cuda/emulator (SHOAL_CUDA_EMULATED). The emulator
+// runs the same kernels on the CPU, so that machines without a GPU can test the kernels. So kernels use plain CUDA C++.
+// Instead of inline PTX, kernels use the functions of this header and of kernels/mma.h.
 //
 //   __global__ void add_one(float* x, int n) {
 //     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -41,8 +41,8 @@ __device__ inline uint32_t load_acquire(const uint32_t* address) {
 __device__ inline void store_release(uint32_t* address, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
-/// Store and load two 64-bit words at an address aligned to 16. Each word is atomic and visible to all devices, but
-/// unordered with other accesses. A word that contains both data and a flag needs no order.
+/// Store and load two 64-bit words at an address aligned to 16 bytes. Each word is atomic and visible to all devices,
+/// but has no order relative to other accesses. A word that contains both data and a flag needs no order.
 __device__ inline void store_pair(void* address, uint64_t first, uint64_t second) {
   asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(address), "l"(first), "l"(second) : "memory");
 }
@@ -60,8 +60,8 @@ __device__ inline uint64_t now_ns() {
   return ns;
 }
 
-/// Returns its argument (32 bits or a pointer) and makes the compiler keep it in a register. Otherwise, if a value
-/// depends on the thread's index, compilers recompute the value at every use.
+/// Returns its argument (32 bits or a pointer) and makes the compiler keep this value in a register. Without kept(),
+/// compilers recompute a value that depends on the thread's index at every use.
 template <class T>
 __device__ inline T kept(T value) {
   static_assert(sizeof(T) == 4 || std::is_pointer_v<T>);
@@ -77,7 +77,7 @@ __device__ inline int dot_unsigned(uint32_t a, int b, int sum) {
   asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b));
   return sum;
 }
-/// An address in shared memory that occupies one 32-bit register.
+/// An address in shared memory, stored in one 32-bit register.
 class SharedPlace {
  public:
   __device__ explicit SharedPlace(const void* shared)
@@ -113,10 +113,10 @@ __device__ inline void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// For kernels launched by launch_early(): returns when all earlier work of the stream has finished and the stores of
-/// this work are visible. Before this call, a thread may read only weights, because no kernel writes weights. Before
-/// this call, a thread may write only shared memory. At least one thread of the grid must call wait_for_previous(),
-/// even if there is no work.
+/// Kernels that launch_early() launches call this function. The function returns when all earlier work of the stream
+/// has finished and the stores of this work are visible. Before this call, a thread may read only weights from global
+/// memory, because no kernel writes weights. Before this call, a thread may write only shared memory. At least one
+/// thread of the grid must call wait_for_previous(), even if the grid has no work.
 ///
 /// Only these waits order kernels. let_next_start() does not order kernels, so kernels call it at their start. Kernel n
 /// + 1 waits for the end of kernel n, and kernel n + 2 waits for the end of kernel n + 1. So kernel n + 2 passes its
@@ -124,13 +124,13 @@ __device__ inline void copy_async_wait() {
 /// wait, kernel n + 2 does not touch memory that kernel n reads or writes: results, records, counters, or memory that a
 /// pool or a graph has reused. Only copies write weights. The kernel after a copy and all later kernels start after the
 /// end of the copy, so kernels may read weights before the wait. If ranks share a GPU, a kernel that waits for other
-/// ranks must not call let_next_start() before this wait ends (docs/p2p.md).
+/// ranks must not call let_next_start() before its wait for these ranks ends (docs/p2p.md).
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// Allows the next kernel, if launched by launch_early(), to start on free multiprocessors.
+/// Allows the next kernel to start on free multiprocessors if launch_early() launches the next kernel.
 __device__ inline void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -138,13 +138,13 @@ __device__ inline void let_next_start() {
 }
 
 /// Prepares a kernel for launches on the current GPU with `shared_bytes` bytes of dynamic shared memory. The kernel's
-/// limit never shrinks, because other threads may also launch the kernel. Also requests the largest share of the L1
-/// cache for shared memory. A busy multiprocessor cannot change this share. So without the request, the kernel could
-/// not start next to blocks that run with the largest share. Thread-safe.
+/// limit of dynamic shared memory never shrinks, because other threads may also launch the kernel. Also requests the
+/// largest share of the L1 cache for shared memory. A busy multiprocessor cannot change this share. So without the
+/// request, the kernel could not start on a multiprocessor whose blocks run with the largest share. Thread-safe.
 void prepare_kernel(const void* kernel, size_t shared_bytes);
 
-/// Bytes of dynamic shared memory that every kernel may use without preparation. Dynamic and static memory together are
-/// limited to 48 KB.
+/// Number of bytes of dynamic shared memory that every kernel may use without prepare_kernel(). CUDA limits dynamic and
+/// static shared memory together to 48 KB for such kernels.
 inline constexpr size_t kPlainSharedBytes = 32 * 1024;
 
 enum class Start : bool { kAfterPrevious, kEarly };
@@ -175,8 +175,8 @@ void launch(cudaStream_t stream, void (*kernel)(Parameters...), dim3 grid, dim3 
   launch_at(Start::kAfterPrevious, stream, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
 }
 /// Queues a kernel that calls wait_for_previous(). On GPUs of compute capability 9.0 or later, the kernel may start
-/// while the previous kernel still runs. These GPUs run code of their own generation (architectures.h), in which
-/// wait_for_previous() really waits.
+/// while the previous kernel still runs. These GPUs run code compiled for their own generation (architectures.h). In
+/// this code, wait_for_previous() contains the instruction that waits.
 template <class Context, class... Parameters, class... Arguments>
 void launch_early(const Context& context, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                   Arguments&&... arguments) {

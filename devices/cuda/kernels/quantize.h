@@ -1,5 +1,5 @@
 // Quantises f32 to GGUF's blocks of 32 elements, one warp per block. Results have the same bits as in graph/quants,
-// because the lanes together try the same candidate scales, and sums are added in the same order.
+// because the lanes together try the same candidate scales and add the elements in the same order.
 //
 //   __shared__ QuantizeScratch scratch[kWarps];
 //   QuantizeScratch& s = scratch[warp];
@@ -19,7 +19,7 @@ namespace shoal::cuda {
 /// Scratch memory of one warp, in shared memory.
 struct QuantizeScratch {
   float x[quants::kBlock];
-  float trials[2][32];  ///< results of the candidates, one per lane
+  float trials[2][32];  ///< two numbers per lane, from the trials of candidate scales
   uint8_t codes[quants::kBlock];
 };
 
@@ -71,8 +71,9 @@ __device__ inline Bounds bounds_of(const float (&x)[quants::kBlock]) {
   return bounds;
 }
 
-/// Finds the scale that minimises the error of x ~ scale * q for q in [low, high]. All lanes of a warp call this
-/// function and get the result.
+/// Tries kCandidates scales. Each trial rounds the elements to integers q in [low, high] and fits the scale in x ~
+/// scale * q. Returns the fitted scale with the smallest error. All lanes of a warp call this function and get the
+/// result.
 __device__ inline float fit_symmetric(QuantizeScratch& s, int low, int high) {
   const float extreme = extreme_of(s.x);
   if (extreme == 0) return 0;
@@ -166,7 +167,7 @@ __device__ inline uint32_t largest_magnitude(float x) {
   return static_cast<uint32_t>(warp_max(std::bit_cast<int32_t>(fabsf(x))));
 }
 
-/// Quantises a block of which each lane holds one element.
+/// Quantises a block of 32 elements. Each lane passes one element.
 __device__ inline void quantize(float x, quants::BlockQ8_0& block) {
   const int lane = lane_of_warp();
   const uint32_t largest = largest_magnitude(x);
@@ -207,9 +208,9 @@ struct NearestMxfp4 {
 
   __device__ NearestMxfp4(float x, int scale) {
     using Block = quants::BlockMXFP4;
-    const float half = std::bit_cast<float>(static_cast<uint32_t>(254 - scale) << 23);  // half of the inverse, because
-                                                                                        // the inverse itself may
-                                                                                        // overflow
+    const float half = std::bit_cast<float>(static_cast<uint32_t>(254 - scale) << 23);  // half of the inverse scale,
+                                                                                        // because the inverse scale
+                                                                                        // itself may overflow
     const Rounded scaled = Rounded(x) * Rounded(half) * Rounded(2);
     code = levels_below<Block>(fabsf(scaled.value), std::make_integer_sequence<int, 7>{});
     if (code > 0 && scaled.value < 0) code += 8;

@@ -24,8 +24,8 @@ struct QuantizedPart {
 
 /// Quantises kEach elements. 32 / kEach neighbouring lanes call this function together for 32 elements. The index of
 /// the first of these lanes is a multiple of 32 / kEach. If all 32 elements are close to zero, they become zeros,
-/// because the inverse of their scale would overflow. An infinite or NaN element makes every product with these 32
-/// elements NaN.
+/// because the inverse of their scale would overflow. If an element is infinite or NaN, every product with these 32
+/// elements is NaN.
 template <int kEach>
 __device__ inline QuantizedPart<kEach> quantize_part(const float (&x)[kEach]) {
   constexpr float kTiny = 1e-30f, kSteps = 127, kInteger = 12582912;  // 1.5 * 2^23: after an addition of kInteger, the

@@ -1,12 +1,12 @@
 // Integer dot products of quantised rows with 8-bit columns, for products that read every weight once.
 //
-// A warp reads a row in steps of kStepElements (2048). In each step, a lane handles one unit of 64 elements. The bytes
-// of a step are in shared memory, at the same offset from a 16-byte boundary as in the row. Each lane decodes its unit
-// to 64 small integers in registers. The column is also stored in steps. Within a step, the elements of the column have
-// the order in which lanes read them, so that each load of a warp covers 512 contiguous bytes:
+// A warp reads a row in steps of kStepElements (2048). In each step, a lane processes one unit of 64 elements. The
+// bytes of a step are copied to shared memory, at the same offset from a 16-byte boundary as in the row. Each lane
+// decodes its unit to 64 small integers in registers. The column is also stored in steps. Within a step, the elements
+// of the column have the order in which lanes read them, so that each load of a warp covers 512 contiguous bytes:
 //
-//   512 bytes chunk 0 of all 32 lanes (16 elements each), chunks 1, 2, 3,
-//   then 256 * kGroups bytes of headers: kGroups scales (f32) and kGroups sums of integers (int32) of each lane
+//   512 bytes for each of the chunks 0, 1, 2 and 3: 16 elements of every lane (32 lanes)
+//   256 * kGroups bytes of headers: kGroups scales (f32) and kGroups sums of integers (int32) of every lane
 //
 // A group consists of the elements of a unit that share a scale. A format has two or four groups per unit. With two
 // groups, the chunks of a unit are elements 0..15, 16..31, 32..47, 48..63 of 64 consecutive elements. With four groups
@@ -23,16 +23,16 @@
 
 namespace shoal::cuda {
 
-/// A unit of weights in registers, four words per chunk. `m` is unused if the format has an offset. If possible,
-/// decoding does not shift codes down within their bytes. In this case, word i contains the codes times 2^log2_of(i),
-/// and the sums are shifted instead.
+/// A unit of weights in registers, four words per chunk. `m` is unused if the format has an offset. In some formats,
+/// decoding leaves codes at a higher bit position in their bytes. Word i then contains the codes times 2^log2_of(i),
+/// and dot_unit() shifts the sums instead of the codes.
 template <int kGroups>
 struct Unit {
   uint32_t q[16];
   float d[kGroups], m[kGroups];
 };
 
-/// The part of a column's step that one lane reads.
+/// The elements of a column's step that one lane reads.
 template <int kGroups>
 struct ColumnUnit {
   uint32_t v[16];
@@ -94,9 +94,9 @@ struct StepBytes {
   __device__ uint32_t half(unsigned at) const {
     return load_as<uint16_t>(reinterpret_cast<const uint8_t*>(words) + offset + at);
   }
-  /// Loads kCount words that begin at byte `at`. Each load instruction reads kBytes and must be aligned to kBytes. With
-  /// kBytes = 1, any address is allowed. In this case, load() reads aligned words and shifts the bytes into place. The
-  /// loads may extend up to four bytes past the last word.
+  /// Loads kCount words that begin at byte `at`. Each load instruction reads kBytes from an address that must be
+  /// aligned to kBytes. With kBytes = 1, any address is allowed. In this case, load() reads aligned words and shifts
+  /// the bytes into place. These loads may extend up to four bytes past the last word.
   template <int kBytes, int kCount>
   __device__ void load(unsigned at, uint32_t (&to)[kCount]) const {
     const unsigned first = offset + at;
@@ -159,8 +159,8 @@ __device__ inline float half_at(const uint32_t (&words)[kCount]) {
   return half_bits_to_float(static_cast<uint16_t>(words[kAt / 4] >> kAt % 4 * 8));
 }
 
-/// Members that all formats share. A span of kSpan elements contains whole units. A span is one block, several blocks,
-/// or a part of a block.
+/// Members that all formats share. A span consists of kSpan elements: one block or several blocks. A span contains
+/// whole units.
 template <class B, int kGroups_, int kSpan>
 struct DotFormatOf {
   static constexpr int kGroups = kGroups_;
@@ -317,7 +317,7 @@ struct DotFormat<DType::kQ2_K> : DotFormatOf<quants::BlockQ2_K, 4, 256> {
   }
 };
 
-/// The size of a block is an odd number of halves, so some blocks are not aligned to words.
+/// The size of a block is an odd multiple of two bytes, so some blocks are not aligned to words.
 template <>
 struct DotFormat<DType::kQ3_K> : DotFormatOf<quants::BlockQ3_K, 4, 256> {
   static constexpr int kAlignment = 2;
@@ -402,8 +402,8 @@ inline constexpr int kCodedSpan = B::kElements > 128 ? 256
                                   : B::kGroup == 16  ? 128
                                                      : B::kElements;
 
-/// Coded formats of graph/quants/codes.inc. Blocks are aligned to one or two bytes, and the bytes of a block are read
-/// in place.
+/// Coded formats of graph/quants/codes.inc. Blocks are aligned to one or two bytes. decode() reads a block directly at
+/// its address in shared memory.
 template <class B>
 struct DotFormatCoded : DotFormatOf<B, B::kGroup == 16 ? 4 : 2, kCodedSpan<B>> {
   static constexpr int kGroups = B::kGroup == 16 ? 4 : 2;

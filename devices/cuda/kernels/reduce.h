@@ -19,7 +19,7 @@ inline __device__ float minus_infinity() {
   return -__builtin_huge_valf();
 }
 
-/// Exchanges a value with another lane. The value must consist of whole words.
+/// Exchanges a value with another lane. The size of the value must be a multiple of 4 bytes.
 template <class T>
 __device__ __forceinline__ T shuffle_xor(const T& value, int lanes) {
   static_assert(sizeof(T) % sizeof(uint32_t) == 0);

@@ -1,15 +1,16 @@
-// Converts the columns of b to the 16-bit form of the tile kernels (tile_product.h): rows of k elements, padded with
+// Converts the columns of `b` to the 16-bit form of the tile kernels (tile_product.h): rows of k elements, padded with
 // zeros to whole steps.
 //
 // If rows of `a` are f16 or quantised, columns become halves. Each column is multiplied by the power of two that scales
 // its largest value into [2^14, 2^15). So activations beyond the range of halves keep 11 significant bits. Values down
 // to 2^-28 times the largest value also keep 11 significant bits. The sums of products are multiplied by the inverse
-// power; this multiplication is exact.
+// power. This multiplication is exact.
 //
-// If rows of `a` are bf16, a scaled row may still exceed the range of halves, so tiles are bf16. Each element of b is
-// then the sum of two bf16 terms, which together keep 16 significant bits. The second term is the rounding error of the
-// first term. If rows of `a` are mxfp4, their scales fit only into bf16. Each element of b is then one bf16 term with 8
-// significant bits. In comparison, the kernels for few columns round elements of b to 8-bit integers.
+// If rows of `a` are bf16, a row may exceed the range of halves even after scaling. So both operands are bf16. Each
+// element of an f32 or f16 `b` is then the sum of two bf16 terms, which together keep 16 significant bits. The second
+// term is the rounding error of the first term. Each element of a bf16 `b` is one term. If rows of `a` are mxfp4, their
+// scales fit only into bf16. Each element of `b` is then one bf16 term with 8 significant bits. In comparison, the
+// kernels for few columns round elements of `b` to 8-bit integers.
 #pragma once
 
 #include "devices/cuda/kernels/convert.h"
@@ -40,8 +41,8 @@ __device__ inline float column_factor(float largest) {
   return ldexpf(1, e < 126 ? e : 126);
 }
 
-/// The order in which columns are converted. Without `order`, columns are converted in the order of memory. For
-/// mul_mat_id, column i is the column of (slot, token) pair number order[i].
+/// The order in which columns are converted. If `order` is nullptr, columns are converted in the order of memory. For
+/// mul_mat_id, result column i is the column of `b` for the (expert slot, token) pair with number order[i].
 struct ColumnOrder {
   const int32_t* order = nullptr;
   int slots = 1;
@@ -83,7 +84,8 @@ __global__ void columns_to_halves(const View b, ColumnOrder order, uint16_t* to,
   }
 }
 
-/// Each block converts one column to bf16 terms without scales. The terms are stored as consecutive rows of k elements.
+/// Each block converts one column to kTerms bf16 terms without scales. Each term is stored as a row of k_padded
+/// elements. The rows of a column are consecutive.
 template <class B, int kTerms>
 __global__ void columns_to_bf16(const View b, ColumnOrder order, uint16_t* to, float*, int k_padded) {
   let_next_start();

@@ -19,8 +19,8 @@ namespace shoal::cuda {
 
 inline constexpr int kChunkBytes = 16;
 
-/// Returns the swizzle of a row with `chunks` chunks. The swizzle flips only bits below the largest power of two that
-/// divides `chunks`.
+/// Returns the swizzle of a row with `chunks` chunks. The index of each chunk is XORed with the swizzle. The swizzle
+/// contains only bits below the largest power of two (at most 8) that divides `chunks`.
 ///   10 chunks: rows 0..3 begin at bank groups 0, 2, 4, 6 (of 8); rows 4..7, flipped by 1, at 1, 3, 5, 7
 __host__ __device__ constexpr uint32_t chunk_swizzle(uint32_t chunks, uint32_t row) {
   const uint32_t factor = chunks % 8 == 0 ? 8 : chunks % 4 == 0 ? 4 : chunks % 2 == 0 ? 2 : 1;
@@ -59,7 +59,7 @@ struct StagedRow {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) to[i] = __byte_perm(w[i], w[i + 1], selector);
   }
-  /// Loads 4 * kWords bytes from the start of a chunk.
+  /// Loads 4 * kWords bytes that begin at byte `byte` of the part. This byte must be the first byte of a chunk.
   template <int kWords>
   __device__ void aligned_words(int byte, uint32_t (&to)[kWords]) const {
     static_assert(kWords % 4 == 0);
@@ -80,7 +80,7 @@ struct StagedRow {
 
 namespace tile_formats {
 
-/// Copies bit j of `bits` (less than 16) to bit 4 of byte j.
+/// Copies bit j of `bits` to bit 4 of byte j. `bits` must be less than 16.
 __device__ inline uint32_t fifth_bits(uint32_t bits) {
   return (bits * 0x00204081u & 0x01010101u) << 4;
 }
@@ -140,7 +140,7 @@ struct Of32 {
   }
 };
 
-/// Coded formats of graph/quants/codes.inc. 128 is added to the codes to make them unsigned.
+/// Coded formats of graph/quants/codes.inc. To make codes unsigned, 128 is added to the codes.
 template <class B>
 struct Coded {
   using Block = B;

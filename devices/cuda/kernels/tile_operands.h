@@ -1,17 +1,17 @@
 // Common code of the tile products with mma (tile_product.h) and with wgmma (wgmma_product.h). This code divides a
 // product among blocks, copies operands to shared memory and stores results.
 //
-// The columns of b were converted before (tile_columns.h). Each column is stored as one row per term. A row consists of
-// k 16-bit elements and is padded to whole steps.
+// The columns of b are already converted (tile_columns.h). Each column is stored as one row per term. A row consists of
+// k 16-bit elements and is padded to whole steps (64 elements of k).
 //
 // Quantised rows of `a` pass through shared memory twice. First, their blocks are copied without conversion into
 // staging buffers for two groups. A group is 128 or 256 elements of each row. Then, one step before the elements are
 // multiplied, each thread reads 32 or 64 elements of a row (tile_formats.h) and writes them to the tile as halves or
 // bf16. f16 and bf16 rows are copied directly into the tile.
 //
-// Tiles have rows of 64 halves, which are eight chunks of 16 bytes. Chunk c of row r is stored at position c ^ (r % 8),
-// which is Swizzle::k128 of wgmma.h. So chunks that are accessed together are in different banks. Examples are matrix
-// loads, copies, and accesses in which eight threads access eight different rows.
+// A row of a tile has 64 halves, which are eight chunks of 16 bytes. Row r stores its chunk c at position c ^ (r % 8).
+// wgmma.h calls this layout Swizzle::k128. In this layout, the chunks that a warp accesses together are in different
+// banks. This is true for matrix loads, for copies, and for eight threads that access eight different rows.
 #pragma once
 
 #include <climits>
@@ -35,12 +35,12 @@ inline constexpr int kTileMatrices = 3;
 struct TileMatrix {
   const std::byte* a = nullptr;
   int64_t a_strides[3]{};             ///< strides of rows, axis 2 and axis 3, in bytes
-  unsigned shared2 = 1, shared3 = 1;  ///< number of matrices of b per matrix of `a`, along axes 2 and 3
+  unsigned shared2 = 1, shared3 = 1;  ///< number of matrices of b that use the same matrix `a`, along axes 2 and 3
   float* c = nullptr;
   int64_t c_strides[3]{};  ///< strides of columns, axis 2 and axis 3, in elements
   const float* addend = nullptr;
   int64_t addend_strides[3]{};  ///< like c_strides; a stride of 0 broadcasts
-  int64_t sums_at = 0;          ///< offset of this matrix in TileProduct::sums
+  int64_t sums_at = 0;          ///< index of this matrix's first sum in TileProduct::sums
   int m = 0;
   unsigned row_tiles = 1;
   unsigned first_block = UINT_MAX;
@@ -50,14 +50,14 @@ struct TileProduct {
   TileMatrix matrices[kTileMatrices];
   const uint16_t* b = nullptr;      ///< [axis 3][axis 2][n][term][k_padded]
   const float* b_scales = nullptr;  ///< [axis 3][axis 2][n]: factors of the sums; nullptr: all factors are 1
-  /// A second matrix with the layout of matrices[0]: c = act(a b) * (up b). If `up` is set, matrices[0] is the only
-  /// other matrix, and rows 64 to 127 of a tile are rows of `up`.
+  /// A second matrix with the layout of matrices[0]: c = act(a b) * (up b). If `up` is set, the launch uses only the
+  /// first element of `matrices`, and rows 64 to 127 of a tile are rows of `up`.
   const std::byte* up = nullptr;
   GluKind glu = GluKind::kSwiglu;
-  bool is_constant = false;  ///< whether no queued work writes `a` or `up`
+  bool is_constant = false;  ///< true if no queued work writes `a` or `up`
 
-  /// The scaled sums that each part of k (split) produces. For each split, the sums of a matrix begin at
-  /// TileMatrix::sums_at, in the order [axis 3][axis 2][n][a or up][m].
+  /// The scaled sums, if k is divided into several parts (splits). Each split has its own sums. The sums of a matrix
+  /// begin at TileMatrix::sums_at and have the order [axis 3][axis 2][n][a or up][m].
   float* sums = nullptr;
   int64_t split_stride = 0;  ///< stride of the splits in `sums`, in elements
   // Element counts fit in 31 bits; addresses of elements are computed in 64 bits.
@@ -66,11 +66,12 @@ struct TileProduct {
   unsigned batches2 = 1;  ///< size of c's axis 2
   unsigned column_tiles = 1;
   unsigned splits = 1;
-  int steps_per_split = 1;  ///< a multiple of the number of steps per group
+  int steps_per_split = 1;  ///< number of steps per split; a multiple of TileKernels::steps_per_group if there are
+                            ///< several splits
 
-  /// For mul_mat_id only; nullptr for mul_mat. Each tile of columns belongs to one group; there are at most
-  /// column_tiles groups. The columns of b are sorted by group. Column i produces the result of (slot, token) pair
-  /// number order[i]. Axis 2 of `a` is the index of the matrix.
+  /// These pointers are set for mul_mat_id and nullptr for mul_mat. The columns of b are sorted by group. Each tile of
+  /// columns belongs to one group, so there are at most column_tiles groups. Column i of b produces the result of the
+  /// (expert slot, token) pair with the index order[i]. ColumnGroup::matrix is an index on axis 2 of `a`.
   const ColumnGroup* groups = nullptr;
   const int32_t *group_count = nullptr, *order = nullptr;
   int slots = 1;
@@ -92,13 +93,14 @@ template <class F>
 struct Dequantized : F {
   static constexpr bool kPlain = false;
   static constexpr int kGroupBytes = F::kBlocksPerGroup * static_cast<int>(sizeof(typename F::Block));
-  static constexpr int kUnits = F::kBlocksPerGroup * F::kUnitsPerBlock;  ///< number of units per group
+  static constexpr int kUnits = F::kBlocksPerGroup * F::kUnitsPerBlock;  ///< number of units (32 elements) per group
   static constexpr int kBefore =
       F::kAligned ? 0 : kChunkBytes - static_cast<int>(alignof(typename F::Block));  ///< largest number of bytes that
                                                                                      ///< precede the group in its first
                                                                                      ///< chunk
   static constexpr int kChunks = (kGroupBytes + kBefore + kChunkBytes - 1) / kChunkBytes;
-  static constexpr int kStagedBytes = kTileRows * kChunks * kChunkBytes;  ///< bytes for one group of each row
+  static constexpr int kStagedBytes = kTileRows * kChunks * kChunkBytes;  ///< bytes of a staging buffer: one group of
+                                                                          ///< each row
 };
 
 template <class Rows>
@@ -144,7 +146,7 @@ struct TilePart {
   const std::byte* a;  ///< address of the tile's first row in `a`
   const uint16_t* b;   ///< address of the tile's first column in b
   int first_step, steps;
-  int64_t to_up = 0;  ///< number of bytes from a + r * row_stride to row r, if r is a row of `up`
+  int64_t to_up = 0;  ///< number of bytes from a + r * row_stride to the tile's row r, if this row is a row of `up`
 
   __device__ TilePart(const TileProduct& product, unsigned block, int columns, int terms)
       : p(product), matrix(product.matrix_of_block(block)) {
@@ -187,7 +189,7 @@ struct TilePart {
     if (batch > 0) c += batch % p.batches2 * matrix.c_strides[1] + batch / p.batches2 * matrix.c_strides[2];
     return c + column * matrix.c_strides[0];
   }
-  /// Address of the results of column n of the tile's group.
+  /// Returns the address of the results for column n of the tile. The column belongs to an (expert slot, token) pair.
   __device__ float* result_of_pair(int n) const {
     const unsigned pair = p.order[column + n], slots = p.slots;
     return matrix.c + pair % slots * matrix.c_strides[0] + pair / slots * matrix.c_strides[1];
@@ -203,10 +205,10 @@ struct TilePart {
   __device__ int index_of_row(int r) const { return row + r - up_row(r); }
   __device__ bool has_row(int r) const { return r - up_row(r) < rows_left; }
 
-  /// Starts to copy a step of b, into one tile per term. Missing columns become zeros.
+  /// For one step of k, starts to copy the columns of b into one tile per term. Columns that do not exist become zeros.
   template <int kThreads, int kColumns, int kTerms>
   __device__ void copy_b(int step, uint8_t* tiles) const {
-    constexpr int kRows = kThreads / 8 / kTerms;  // number of rows that all threads together copy at a time
+    constexpr int kRows = kThreads / 8 / kTerms;  // number of columns of b that all threads together copy at a time
     static_assert(kColumns % kRows == 0);
     const int chunk = static_cast<int>(threadIdx.x) % 8, r = static_cast<int>(threadIdx.x) / 8;
     const int term = r % kTerms, n = r / kTerms;
@@ -221,8 +223,8 @@ struct TilePart {
     }
   }
 
-  /// Starts to copy a step of f16 or bf16 rows of `a`. Missing rows and elements past k become zeros. k is a multiple
-  /// of 8.
+  /// For one step of k, starts to copy the f16 or bf16 rows of `a` into a tile. Rows that do not exist and elements
+  /// past k become zeros. k is a multiple of 8.
   template <int kThreads>
   __device__ void copy_plain_a(int step, uint8_t* tile) const {
     constexpr int kRows = kThreads / 8;  // number of rows that all threads together copy at a time
@@ -250,9 +252,9 @@ __device__ inline float joined(const TileProduct& p, const TileMatrix& matrix, f
   return sum;
 }
 
-/// Stride of the columns of a tile's sums in shared memory: row r of column n is at n * kSumsPitch + r. The sums are
-/// then copied from shared memory to c. With this stride, the four columns and eight rows that a warp accesses at a
-/// time are in different banks.
+/// Stride of the columns of a tile's sums in shared memory: row r of column n is at n * kSumsPitch + r. A warp writes
+/// four columns of eight rows at a time. With this stride, these 32 sums are in different banks. store_tile() copies
+/// the sums from shared memory to global memory.
 inline constexpr int kSumsPitch = kTileRows + 4;
 constexpr int sums_bytes(int columns) {
   return columns * kSumsPitch * static_cast<int>(sizeof(float));
@@ -307,9 +309,10 @@ struct Dequantizer {
 
   const TilePart& part;
   uint8_t* staging;      ///< staging buffers of two groups
-  int row, first_unit;   ///< row and first unit that this thread converts; each warpgroup converts 64 rows
-  uint32_t place;        ///< offset of the first unit in a tile
-  uint32_t low_address;  ///< low bits of the row's address: the row's offset in its first chunk
+  int row, first_unit;   ///< row and first unit that this thread converts; with 256 threads, each warpgroup converts
+                         ///< its own 64 rows
+  uint32_t place;        ///< offset of the first unit in a tile, in bytes
+  uint32_t low_address;  ///< low 32 bits of the row's address; read() computes offsets in chunks from these bits
   Unit32 units[kUnits];
   Pair scale[kUnits][2], add[kUnits][2];
 

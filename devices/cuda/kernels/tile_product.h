@@ -21,7 +21,8 @@ struct TileShape {
   static constexpr int kRowMmas = kWarpRows / 16, kColumnMmas = kWarpColumns / 8;
   static_assert(kColumnMmas % 2 == 0);
 
-  /// Number of tiles of b. If rows of `a` are plain, `a` has the same number of tiles.
+  /// Number of steps whose tiles of b are in shared memory at the same time. If rows of `a` are f16 or bf16, shared
+  /// memory contains the tiles of `a` for the same steps.
   static constexpr int kStages = Rows::kPlain && kTerms == 1 ? 3 : 2;
   static constexpr int kATile = kTileRows * kTileRowBytes;
   static constexpr int kBTile = kColumns * kTileRowBytes;
@@ -40,7 +41,8 @@ struct TileBlock {
 
   TilePart part;
   uint8_t* shared;
-  /// Offset of the chunk c that this thread loads first. The offset of chunk c ^ i is this offset ^ 16 i.
+  /// Byte offsets of the chunk c that this thread loads first: `a_place` in a tile of `a`, `b_place` in a tile of b.
+  /// The offset of chunk c ^ i is a_place ^ 16 i or b_place ^ 16 i.
   uint32_t a_place, b_place;
   float sums[Shape::kRowMmas][Shape::kColumnMmas][4];
 
@@ -76,8 +78,8 @@ struct TileBlock {
 
   /// Multiplies a quarter of a step: 16 elements of k.
   __device__ __forceinline__ void multiply(const uint8_t* a_from, const uint8_t* b_from, int quarter) {
-    // Each load fetches the operands of two mmas: the first and second 8 elements of k for columns 0..7, then for
-    // columns 8..15.
+    // Each load fetches the operands of two mmas as four 8 x 8 matrices. The first two matrices are the first and
+    // second 8 elements of k for columns 0..7. The last two matrices are the same elements of k for columns 8..15.
     uint32_t b_parts[kTerms][Shape::kColumnMmas][2];
     const uint8_t* b_at = b_from + (b_place ^ quarter * 2 * kChunkBytes);
 #pragma unroll
@@ -90,8 +92,9 @@ struct TileBlock {
         b_parts[term][j + 1][0] = pair[2], b_parts[term][j + 1][1] = pair[3];
       }
     }
-    // The matrices have the order of an mma's registers: rows 0..7 and 8..15 of the first 8 elements of k, then of the
-    // second 8 elements.
+    // Each load fetches four 8 x 8 matrices in the order of an mma's registers. The first two matrices are the first 8
+    // elements of k for rows 0..7 and for rows 8..15. The last two matrices are the second 8 elements of k for the same
+    // rows.
     const uint8_t* a_at = a_from + (a_place ^ quarter * 2 * kChunkBytes);
 #pragma unroll
     for (int i = 0; i < Shape::kRowMmas; ++i) {
@@ -131,8 +134,8 @@ struct TileBlock {
   }
 };
 
-/// Multiplies f16 or bf16 rows of `a`. In each step, the tiles of `a` and `b` are copied together, kStages - 1 steps
-/// ahead.
+/// Multiplies f16 or bf16 rows of `a`. Each step starts to copy the tiles of `a` and b that are multiplied kStages - 1
+/// steps later.
 template <class Rows, int kColumns, int kTerms>
 __device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>& block) {
   constexpr int kStages = TileShape<Rows, kColumns, kTerms>::kStages;
@@ -162,9 +165,10 @@ __device__ __forceinline__ void multiply_plain(TileBlock<Rows, kColumns, kTerms>
   }
 }
 
-/// Multiplies quantised rows of `a`. Step i writes `a`'s tile of step i + 1. Meanwhile, two copies are in flight. These
-/// copies were started in this order: b's tile of step i + 1, and the group of `a` after the next group. Each step
-/// waits for all copies except the most recent one, so the copy of a group may take two steps.
+/// Multiplies quantised rows of `a`. Step i first starts to copy b's tile of step i + 1. If step i + 1 begins a group
+/// of `a`, step i then starts to copy the group after that group. While these copies are in flight, step i writes `a`'s
+/// tile of step i + 1. At its end, step i waits for all copies except the copy of the group. So the copy of a group may
+/// take two steps.
 template <class Rows, int kColumns, int kTerms>
 __device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTerms>& block) {
   using Converter = Dequantizer<Rows, kTileThreads>;
@@ -189,7 +193,7 @@ __device__ __forceinline__ void multiply_quantized(TileBlock<Rows, kColumns, kTe
       rows.copy_group((step + 1) / Converter::kStepsPerGroup + 1);
     }
     copy_async_commit();
-    // The first quarter is multiplied before read(), to keep the tensor cores busy. After the last step, read() returns
+    // The first quarter is multiplied before read(), to keep the tensor cores busy. In the last step, read() loads
     // arbitrary bytes that are not used.
     block.multiply(block.a_tile(now), block.b_tile(now), 0);
     rows.read(step + 1);

@@ -4,14 +4,14 @@
 //   wgmma_f16, wgmma_bf16: d[64 x N] += a[64 x 16] b[16 x N], N = 2 * kSums, operands in shared memory
 //
 // The instructions run asynchronously. Until wgmma_wait() has waited for the group of a wgmma, the sums of this wgmma
-// are undefined and neither operand may change. All threads of the warpgroup call each function here together, in this
-// order:
+// are undefined, and its operands must not change. All threads of the warpgroup call each function here together, in
+// this order:
 //
 //   fence_async();                   by each thread that wrote operands, before the barrier after the writes
 //   wgmma_fence();                   before the first wgmma of a group
 //   wgmma_f16(sums, a, b); ...       several wgmmas may add to the same sums
 //   wgmma_commit();                  ends the group
-//   wgmma_wait<1>();                 all groups but the latest are done, for the warp's own rows
+//   wgmma_wait<1>();                 waits until all groups before the latest group are done (only rows of this warp)
 //   sync_warpgroup();                before operands of these groups are written again
 //
 // Warp w of the warpgroup holds rows 16 w .. 16 w + 15 of d. With g = lane / 4 and t = lane % 4:

@@ -1,5 +1,6 @@
-// The products of tile_product.h with wgmma (wgmma.h, compute capability 9.0). A block has two warpgroups with 64 rows
-// each. A block computes a tile of 128 rows of `a` and kColumns columns of b, in steps of 64 elements of k.
+// Computes the products of tile_product.h with wgmma instructions (wgmma.h, compute capability 9.0). A block has two
+// warpgroups with 64 rows each. A block computes a tile of 128 rows of `a` and kColumns columns of b, in steps of 64
+// elements of k.
 //
 // wgmma runs asynchronously, so no warps are reserved for copies and conversion. While a step is multiplied, all
 // threads start the copies for the step after the next step and convert the next step's rows of `a`. Each warpgroup
@@ -21,8 +22,9 @@ inline constexpr int kWgmmaAlignment = 1024;
 /// Layout of a block's shared memory.
 template <class Rows, int kColumns, int kTerms>
 struct WgmmaShape {
-  /// Number of tiles of b. If rows of `a` are plain, `a` has the same number of tiles. The wgmmas of the previous step
-  /// may still read one tile, the current step uses one tile, and two tiles are being copied.
+  /// Number of steps whose tiles of b are in shared memory at the same time. If rows of `a` are f16 or bf16, shared
+  /// memory contains the tiles of `a` for the same steps. The wgmmas of the previous step may still read their tiles,
+  /// the current step uses its tiles, and the tiles of two later steps are being copied.
   static constexpr int kStages = 4;
   static constexpr int kATile = kTileRows * kTileRowBytes;
   static constexpr int kBTile = kColumns * kTileRowBytes;
@@ -112,7 +114,7 @@ struct WgmmaRows : Dequantizer<Rows, kWgmmaThreads> {
   __device__ __forceinline__ void sync() const {
     sync_warpgroup();
   }
-  /// If `step` begins a new group, starts to copy the next group into the buffer of the previous group.
+  /// If `step` begins group g, starts to copy group g + 1 into the buffer of group g - 1.
   __device__ __forceinline__ void copy_for(int step) const {
     if (step % Base::kStepsPerGroup == 0) this->copy_group(step / Base::kStepsPerGroup + 1);
   }
@@ -156,7 +158,7 @@ __device__ __forceinline__ void multiply_steps(WgmmaBlock<Rows, kColumns, kTerms
     block.copy_b(step + 2);
     rows.copy_for(step + 1);
     copy_async_commit();
-    rows.read(step + 1);  // after the last step, this reads arbitrary bytes that are not used
+    rows.read(step + 1);  // in the last step, read() loads arbitrary bytes that are not used
     wgmma_wait<1>();
     rows.sync();
     rows.write_all(block.a_tile(step + 1));

@@ -1,6 +1,6 @@
-// attention: chooses a kernel, and the number of blocks among which the rows of a KV head are divided. If K, V and the
-// head sizes allow it, the kernel runs on tensor cores. Otherwise, the kernel uses plain arithmetic.
-// docs/cuda_kernels.md explains the design.
+// The op attention. This file chooses a kernel and divides the rows of each KV head among blocks. If K, V and the head
+// sizes allow it, the kernel runs on tensor cores. Otherwise, the kernel uses plain arithmetic. docs/cuda_kernels.md
+// explains the design.
 #include "devices/cuda/ops/attention.h"
 
 #include <algorithm>
@@ -19,11 +19,11 @@ using attention::Kernel;
 
 constexpr int64_t kTileColumns = 256;  // largest head for attention_tiles, in elements
 constexpr int64_t kLatentColumns = 576, kLatentValues = 512;
-constexpr int64_t kMostLatentRows = 48;    // largest number of rows per KV head for attention_latent; for more rows,
-                                           // attention_slices reads fewer bytes
-constexpr int64_t kFewRows = 16;           // if a KV head has at most this number of rows, a block of attention_tiles
-                                           // takes 16 rows instead of 64
-constexpr int64_t kFewSliceRows = 8;       // if a KV head has at most this number of rows, the plain kernel runs
+constexpr int64_t kMostLatentRows = 48;    // largest number of query rows per KV head for attention_latent; for more
+                                           // query rows, attention_slices reads fewer bytes than attention_latent
+constexpr int64_t kFewRows = 16;           // if a KV head has at most this number of query rows, a block of
+                                           // attention_tiles takes 16 rows instead of 64
+constexpr int64_t kFewSliceRows = 8;       // if a KV head has at most this number of query rows, the plain kernel runs
                                            // instead of attention_slices
 constexpr size_t kMostShared = 96 * 1024;  // largest shared memory of a block of the plain kernel, in bytes; every GPU
                                            // supports blocks of this size

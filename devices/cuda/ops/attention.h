@@ -10,10 +10,10 @@ namespace shoal::cuda::attention {
 struct Kernel {
   void (*kernel)(Arguments) = nullptr;
   size_t shared_bytes = 0;
-  int64_t rows = 0;                  ///< number of rows of queries per block
+  int64_t rows = 0;                  ///< number of query rows per block
   int64_t blocks_per_processor = 1;  ///< number of blocks that run at the same time on a multiprocessor
   int threads = kThreads;
-  int parts = 1;  ///< number of parts of V's columns; each part has separate blocks
+  int parts = 1;  ///< number of parts into which V's columns are divided; each part has separate blocks
 };
 
 /// Returns attention_tiles for heads of at most `columns` elements. `columns` is at most 256. A block takes 16 rows if

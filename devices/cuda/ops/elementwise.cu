@@ -1,5 +1,5 @@
-// The ops unary, scale, clamp, glu, add, sub, mul and div. The last four ops broadcast. f16 and bf16 are computed in
-// f32; i32 stays i32. All threads of a launch run the same operation, for example the same unary function.
+// The ops unary, scale, clamp, glu, add, sub, mul and div. The last four ops broadcast. The ops compute f16 and bf16 in
+// f32, and i32 in integers. All threads of a launch run the same operation, for example the same unary function.
 #include "devices/cuda/kernels/activations.h"
 #include "devices/cuda/ops/map.h"
 #include "devices/cuda/ops/ops.h"

@@ -1,5 +1,5 @@
 // Rows of float tensors (f32, f16, bf16, any strides) for kernels that work along rows. A warp or a block computes a
-// row (RowTeam). Each of the n threads of the team takes every n-th quad of four elements:
+// row (RowTeam). A quad is four consecutive elements. Each of the n threads of the team takes every n-th quad:
 //
 //   const RowTeam<kWarpRows> team;                                  // this thread's row and team
 //   const FloatRow<T> row(x, row_of(x, team.row));
@@ -18,7 +18,7 @@ namespace shoal::cuda {
 inline constexpr int kQuad = 4;
 /// Number of quads that a thread holds in registers from one pass over a row to the next pass.
 inline constexpr int kHeldQuads = 4;
-/// Largest number of elements of a row that one warp computes. A block computes a longer row.
+/// Maximum length, in elements, of a row that a warp computes. A longer row is computed by a block.
 inline constexpr int64_t kWarpRowLength = kWarp * kQuad * kHeldQuads;
 inline constexpr int kWarpRowThreads = 128;
 
@@ -123,7 +123,7 @@ struct RowGrid {
 };
 
 /// Returns the launch parameters for rows of this length. If there are too few rows to fill the GPU, each thread takes
-/// one quad, so each row takes less time. Otherwise, each thread takes several quads.
+/// one quad (four elements), so each row takes less time. Otherwise, each thread takes several quads.
 inline RowGrid row_grid(int64_t length, int64_t rows, const GpuTraits& gpu) {
   if (length <= kWarpRowLength) {
     constexpr int64_t kRowsPerBlock = kWarpRowThreads / kWarp;

@@ -1,7 +1,8 @@
-// Fuses rms_norm with the preceding addition and the following multiplication. Each thread holds the first quads of its
-// row in registers. If the row is longer, the thread reads the remaining quads a second time. Without an addition, the
-// thread reads these quads from the operand. With an addition, the thread has stored the sums in y, and reads these
-// quads from y. A thread reads and writes the same positions in all tensors, so results may overwrite operands.
+// Fuses rms_norm with the preceding addition and the following multiplication. Each thread holds the first quads (four
+// elements each) of its row in registers. If the row is longer, the thread reads the remaining quads a second time.
+// Without an addition, the thread reads these quads from the operand. With an addition, the thread has stored the sums
+// in y, and reads these quads from y. A thread reads and writes the same positions in all tensors, so results may
+// overwrite operands.
 #include "devices/cuda/ops/fused.h"
 
 #include "devices/cuda/kernels/quantized_column.h"
@@ -10,14 +11,15 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kHeldWeights = 2;  ///< number of quads of weights that a thread holds; enough for the rows of a decode
-                                 ///< step
+constexpr int kHeldWeights = 2;  ///< number of quads (four elements each) of weights that a thread holds; enough for
+                                 ///< the rows of a decode step
 
 struct Operands {
   const std::byte *a, *b;
   NormWeight weight;
   std::byte *y, *z;
-  ColumnRecord record;  ///< record of z; requires that z has one row with at most kHeldQuads quads per thread
+  ColumnRecord record;  ///< 8-bit copy of z (column_record.h); requires that z has one row with at most kHeldQuads
+                        ///< quads per thread
 };
 
 __device__ __forceinline__ float squares_of(const float (&v)[kQuad]) {

@@ -15,10 +15,10 @@ using Nodes = std::span<Tensor* const>;
 
 constexpr int kRows = 8;  ///< number of heads per block
 constexpr int kThreads = 32 * kRows;
-constexpr int64_t kMostDims = 2 * kThreads;  ///< largest number of rotated dimensions; a thread handles one pair of
-                                             ///< dimensions
+constexpr int64_t kMostDims = 2 * kThreads;  ///< largest number of rotated dimensions; each thread computes the cosine
+                                             ///< and sine of one pair of dimensions
 constexpr int64_t kMostColumns = 1024;       ///< largest head, in elements; heads must fit in shared memory
-constexpr int kMostParts = 3;                ///< queries, keys and values
+constexpr int kMostParts = 3;                ///< one part each for queries, keys and values
 constexpr size_t kMostNodes = 4;
 
 /// A tensor of heads, and the addresses to which the heads are written.
@@ -28,7 +28,7 @@ struct Part {
   int columns = 0, heads = 0;
   int offset = 0;              ///< index of the first rotated element
   float* result = nullptr;     ///< rotated heads [columns, heads, tokens]; nullptr: the heads are not rotated
-  std::byte* cache = nullptr;  ///< nullptr: no cache gets the heads
+  std::byte* cache = nullptr;  ///< nullptr: the heads are not written to a cache
   int64_t cache_head = 0, cache_row = 0;
   DType cache_dtype = DType::kF32;
 };
@@ -45,8 +45,8 @@ struct Work {
   Selection selection;  ///< selection of the rows of all caches
 };
 
-/// Whether a later token writes the same cache row as this token. In this case, only the last such token writes the
-/// row. All threads of the block must call this function.
+/// Whether a later token selects the same cache row as this token. If several tokens select one row, only the last of
+/// these tokens writes the row. All threads of the block must call this function.
 __device__ bool is_overwritten(const Work& work, int64_t token, int64_t id) {
   bool found = false;
   for (int64_t later = token + 1 + threadIdx.x; later < work.tokens; later += kThreads) {
@@ -140,7 +140,7 @@ bool is_same_row(const Tensor& a, const Tensor& b) {
   return a.data == b.data && a.dtype == b.dtype && a.strides[0] == b.strides[0];
 }
 
-/// Converts compatible nodes to parts of the work.
+/// Collects compatible nodes as parts (Part) of one Work.
 class Collector {
  public:
   /// Adds a node. Returns false if the node is not compatible with the earlier nodes. If add() has returned false, the
@@ -254,8 +254,8 @@ bool is_in_place(const Tensor& rope, const Tensor& x) {
   return same;
 }
 
-/// Whether `reader` may read this source while `writer` runs. A set_rows reads rotated heads from shared memory instead
-/// of from the result of the rope. So the rope may write this result at the same time.
+/// Whether `reader` may read its source with this index while `writer` runs. A set_rows node reads rotated heads from
+/// shared memory, not from the result of the rope node. So the rope node may write its result at the same time.
 bool may_read(const Tensor& reader, size_t source, const Tensor& writer) {
   const Tensor* read = reader.src[source];
   if (read == nullptr || !overlap(*read, written_by(writer))) return true;
@@ -263,8 +263,8 @@ bool may_read(const Tensor& reader, size_t source, const Tensor& writer) {
   return &reader == &writer && source == 0 && is_in_place(writer, *read);
 }
 
-/// Whether each node writes only memory that no other node accesses. Blocks run in any order, so this condition is
-/// necessary.
+/// Whether the nodes can run at the same time: no node writes memory that another node writes or reads (may_read()).
+/// This condition is necessary because the blocks of the launch run in any order.
 bool are_apart(Nodes nodes) {
   for (const Tensor* writer : nodes) {
     for (const Tensor* other : nodes) {

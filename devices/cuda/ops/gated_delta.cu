@@ -18,8 +18,8 @@ constexpr int kLanes = 8;  ///< number of lanes per column
 constexpr int kColumns = kThreads / kLanes;
 constexpr int kTileTokens = 16;
 constexpr int kQuad = 4;
-constexpr int kStep = kLanes * kQuad;  ///< number of elements that a column's lanes hold together if each lane holds
-                                       ///< one quad
+constexpr int kStep = kLanes * kQuad;  ///< total number of elements if each lane of a column holds one quad (four
+                                       ///< elements)
 constexpr int64_t kMostSize = 256;
 
 struct Delta {
@@ -27,8 +27,9 @@ struct Delta {
   StatePositions texts;
   float* to;
   uint32_t size, heads, tokens, column_tiles;
-  bool tiled, quads_of_keys, quads_of_state;  ///< quads_of_keys, quads_of_state: whether rows of keys and queries, or
-                                              ///< of the state, can be read in aligned quads
+  bool tiled, quads_of_keys, quads_of_state;  ///< quads_of_keys: whether rows of keys and queries can be read in
+                                              ///< aligned quads; quads_of_state: whether rows of the state can be read
+                                              ///< in aligned quads
 
   __device__ int64_t key_head(uint32_t head) const {
     const auto key_heads = static_cast<uint32_t>(q.shape[1]);
@@ -36,7 +37,8 @@ struct Delta {
   }
 };
 
-/// A tile of tokens in shared memory. Keys and queries end with zeros, so each lane has whole quads.
+/// A tile of tokens in shared memory. Rows of keys and queries are padded with zeros, so that each lane reads whole
+/// quads.
 struct Tile {
   float *k, *q, *v, *factor, *beta;
   int32_t* position;
@@ -212,7 +214,7 @@ __global__ void __launch_bounds__(kThreads) gated_delta(Delta delta, int tile_to
       const uint32_t of = first_column + i % kColumns;
       if (of < delta.size) result[(first + i / kColumns) * row + of] = tile.v[i];
     }
-    __syncthreads();  // after this barrier, the next tile may overwrite the tile's buffer
+    __syncthreads();  // after this barrier, a later tile may overwrite this tile's buffer
   }
   if (mine < delta.size) column.store(result + (delta.tokens + mine) * row, lane, size, delta.quads_of_state);
 }

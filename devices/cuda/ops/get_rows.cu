@@ -11,7 +11,7 @@ struct GetRows {
   Operand to, table, ids;
   DType ids_dtype;
   Conversion<> convert;
-  bool writes_zeros;  ///< whether this device writes zeros for an index of a row on another device
+  bool writes_zeros;  ///< whether this launch writes zeros for rows outside its ranges; true for the first launch
   Selection selection;
 
   __device__ void operator()(const Index& i) const {

@@ -1,6 +1,6 @@
-// Element-wise ops: node[i] = f(a[i]) or f(a[i], b[i]) with broadcasting. F must define a device function operator(). F
-// must also define the type Value in which F computes: float or uint32_t. Operands of f32 or i32 without gaps are
-// accessed 16 bytes at a time.
+// Element-wise ops: node[i] = f(a[i]) or f(a[i], b[i]) with broadcasting. F is the type of f. F must define a device
+// function operator(), and the type Value in which f computes: float or uint32_t. Operands of f32 or i32 without gaps
+// are accessed 16 bytes at a time.
 #pragma once
 
 #include "devices/cuda/kernels/convert.h"
@@ -114,7 +114,7 @@ void map(const LaunchContext& context, const Tensor& node, const MapSource (&sou
   walk(context, shape, pack);
 }
 
-/// Whether map() can write the result: a float tensor without gaps.
+/// Whether map() can write the result. The result must be a float tensor without gaps.
 inline bool is_float_result(const Tensor& node) {
   return is_float(&node) && node.is_contiguous();
 }

@@ -1,6 +1,6 @@
 // merge_attention: the result is a weighted sum of rows, one row per part of the KV rows. The weight of a part's row is
-// e^(lse of the part - lse of all parts). A block computes one row of the result. There are few parts, so every thread
-// reads the lse of every part.
+// e^(lse of the part - lse of all parts). Here, lse stands for log-sum-exp. A block computes one row of the result.
+// There are few parts, so every thread reads the lse of every part.
 #include <limits>
 
 #include "devices/cuda/kernels/memory.h"

@@ -73,7 +73,7 @@ size_t workspace(const Tensor& node, const GpuTraits& gpu) {
 bool is_decode(const Tensor& node) {
   return node.op == Op::kMulMat && supports_product(node) && columns_per_matrix(node) <= kVecColumns;
 }
-/// Whether tiles compute the node and can also compute the nodes that are joined to this node.
+/// Whether the kernels of mul_mat_tiles.h compute the node and can also compute its joined nodes (mul_mat_fused.h).
 bool is_prompt(const Tensor& node) {
   return node.op == Op::kMulMat && supports_product(node) && uses_tiles(node) && mul_mat_tiles_can_join(node);
 }

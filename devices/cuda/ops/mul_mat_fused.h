@@ -1,7 +1,7 @@
-// Products fused with the nodes that follow them (joined nodes). In the plan, these nodes are consecutive. Fused
-// products use the kernels of mul_mat. Unless a comment says otherwise, a fused product uses the workspace of the first
-// mul_mat node and writes only `out`. The other nodes need no memory. The `supports` functions check dtypes, shapes and
-// strides. Like run() of an op, these functions do not wait or throw.
+// Functions for products that are fused with the nodes after them (joined nodes). In the plan, these nodes are
+// consecutive. Fused products use the kernels of mul_mat. Unless a comment says otherwise, a fused product uses the
+// workspace of the first mul_mat node and writes only `out`. The results of the other nodes need no memory. The
+// `supports` functions check dtypes, shapes and strides. Like run() of an op, these functions do not wait or throw.
 #pragma once
 
 #include <span>
@@ -13,10 +13,10 @@
 namespace shoal::cuda {
 
 /// A product with a given b: out = a b or act(a b) * (up b). An addend is optional. For experts, `out` may be the
-/// weighted sum over the slots.
+/// weighted sum over the slots (the experts of a token).
 struct JoinedProduct {
   const Tensor* a = nullptr;
-  const Tensor* up = nullptr;  ///< nullptr or a matrix of the same layout as `a`
+  const Tensor* up = nullptr;  ///< nullptr, or a matrix with the layout of `a`
   const Tensor* addend = nullptr;
   const Tensor* weights = nullptr;  ///< [1, slots]; nullptr: no weighted sum
   const Tensor* out = nullptr;
@@ -28,8 +28,8 @@ inline bool has_constant_weights(const JoinedProduct& product) {
   return is_constant(*product.a) && (!product.up || is_constant(*product.up));
 }
 
-/// For mul_mat_id: columns [first, first + count) of the sorted (slot, token) pairs. All pairs of a group have the same
-/// expert. If matrix < 0, the expert is on another device, and the results are 0.
+/// For mul_mat_id: columns [first, first + count) of the sorted (expert slot, token) pairs. All pairs of a group have
+/// the same expert. If matrix < 0, the expert is on another device, and the results are 0.
 struct ColumnGroup {
   int32_t matrix, first, count;
 };
@@ -43,8 +43,9 @@ void mul_mat_glu_run(const LaunchContext& context, const Tensor& gate, const Ten
 bool mul_mat_id_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& out);
 void mul_mat_id_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out);
 
-/// Weighted sum of a mul_mat_id of one token. Each slot has a weight in `weights` [1, slots]. out[m] is the sum of the
-/// weighted results of all slots. `out` must not overlap the operands.
+/// mul_mat_id for one token, followed by the weighted sum over the slots (the token's experts). Each slot has a weight
+/// in `weights` [1, slots]. out[m] is the sum of the weighted results of all slots. `out` must not overlap the
+/// operands.
 bool mul_mat_id_sum_supports(const Tensor& node, const Tensor& weights, const Tensor& out, const GpuTraits& gpu);
 void mul_mat_id_sum_run(const LaunchContext& context, const Tensor& node, const Tensor& weights, Tensor& out);
 
@@ -53,11 +54,12 @@ void mul_mat_id_sum_run(const LaunchContext& context, const Tensor& node, const 
 bool mul_mat_add_supports(const Tensor& product, const Tensor& addend, const Tensor& out);
 void mul_mat_add_run(const LaunchContext& context, const Tensor& product, const Tensor& addend, Tensor& out);
 
-/// Products with the same b, in order. The addition of a bias or residual may follow each product. If b must be
-/// prepared, the workspace of the last product holds the prepared b. No result, addend or matrix may overlap this
-/// workspace. With up to eight columns, results have the same bits as the results of separate products, unless rows are
-/// short. With tiles, the rounding may differ, because the number of parts of k may differ. With one column, one launch
-/// computes all products.
+/// Several products with the same b. `nodes` contains the products in order. The addition of a bias or residual may
+/// follow each product. If b must be prepared, the workspace of the last product holds the prepared b. No result,
+/// addend or matrix may overlap this workspace. With up to eight columns and rows that are not short (ExpertStream),
+/// the results have the same bits as the results of separate products. With tiles, the rounding may differ from
+/// separate products, because k may be divided into another number of parts. With one column, one launch computes all
+/// products.
 bool mul_mat_many_supports(std::span<Tensor* const> nodes, const GpuTraits& gpu);
 void mul_mat_many_run(const LaunchContext& context, std::span<Tensor* const> nodes);
 /// Returns the forms in which the kernels of these nodes read a record of b. The nodes are joined products with the

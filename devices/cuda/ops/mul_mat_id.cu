@@ -1,7 +1,8 @@
-// mul_mat_id: the device reads the ids. If there are few (slot, token) pairs, each pair is multiplied separately by its
-// expert's matrix. Many pairs are first sorted by expert, so a kernel multiplies several columns by one matrix. If
-// experts have on average more columns than these kernels support, tiles on tensor cores are used. The results of pairs
-// whose expert is on another device are zeros.
+// mul_mat_id: the device reads the ids. If there are few (expert slot, token) pairs, each pair is multiplied separately
+// by its expert's matrix. If there are many pairs, the pairs are first sorted by expert, so that a kernel multiplies
+// several columns by one matrix. This kernel supports up to eight columns. If the average number of pairs per expert
+// exceeds eight, tiles on tensor cores are used instead. The results of pairs whose expert is on another device are
+// zeros.
 #include <algorithm>
 #include <bit>
 
@@ -24,7 +25,7 @@ constexpr int64_t kPairsToSort = 4;
 constexpr int64_t kMostExperts = 4096;
 
 /// Writes for each pair the index of its expert among this device's experts. If the expert is on another device, the
-/// index is -1. If several launches are needed, later launches write only the pairs that still have -1.
+/// index is -1. If several launches are needed, later launches replace only indices that are -1.
 __global__ void select_experts(View ids, Selection selection, bool is_first, int slots, int pairs, int32_t* to) {
   const int pair = static_cast<int>(blockIdx.x) * kSelectThreads + static_cast<int>(threadIdx.x);
   if (pair >= pairs) return;
@@ -70,7 +71,8 @@ bool is_sorted(const Tensor& node) {
   return node.shape[2] > 1 && experts <= kMostExperts && pairs_of(node) > kPairsToSort * experts;
 }
 
-/// Whether tiles compute the node. Tiles are used if the average number of pairs per expert exceeds kVecColumns.
+/// Whether the kernels of mul_mat_tiles.h compute the node. These kernels are used if the average number of pairs per
+/// expert exceeds kVecColumns.
 bool uses_tiles(const Tensor& node) {
   return is_sorted(node) && pairs_of(node) > kVecColumns * node.src[0]->shape[2] && mul_mat_tiles_can_join(node);
 }

@@ -9,9 +9,9 @@
 namespace shoal::cuda {
 namespace {
 
-/// Smallest number of items per block: one item per warp. A row is one item; a gated row is two items. Some matrices
-/// have too few rows to give every multiprocessor this number of items. For these matrices, the launch takes longer
-/// than the reads.
+/// Smallest number of items per block: one item per warp. A row is one item; a row of a gated product is two items.
+/// Some matrices have too few rows to give every multiprocessor this number of items. For these matrices, the launch
+/// takes longer than the reads of the weights.
 constexpr int64_t kFewItems = kStreamWarps;
 
 constexpr std::array kKernels = std::to_array<const StreamKernel*>({
@@ -96,8 +96,8 @@ int64_t set_blocks(StreamPart& part, int64_t first, int64_t block_rows, int gate
   return first + blocks;
 }
 
-/// Divides `blocks` blocks among the parts. The division minimises the largest number of bytes per block. Returns the
-/// number of used blocks.
+/// Divides `blocks` blocks among the parts. The division minimises the maximum number of bytes that one block reads.
+/// Returns the number of used blocks.
 unsigned deal_out(Stream& s, size_t count, int64_t blocks) {
   std::array<int64_t, kStreamParts> of{};
   const auto load = [&](size_t i) {
@@ -127,8 +127,8 @@ int64_t wanted_blocks(const Stream& s, int64_t processors) {
 }
 
 /// Returns the number of bytes of shared memory that a kernel needs for these parts. Also sets each part's row_jump,
-/// which depends on the kernel's step size. The kernel for mixed types uses another step size for quantised parts than
-/// the kernel for one type.
+/// which depends on the kernel's step size. For quantised parts, kStreamMixed may have a smaller step size than the
+/// kernel for one type.
 size_t shared_bytes(Stream& s, size_t count, const StreamKernel& kernel) {
   size_t column = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -138,15 +138,15 @@ size_t shared_bytes(Stream& s, size_t count, const StreamKernel& kernel) {
     const int64_t step = type.is_quantized ? kernel.step_elements : own.step_elements, steps = divided_up(s.k, step);
     const size_t step_bytes = static_cast<size_t>(step) / type.block_elems * type.block_bytes;
     part.row_jump = part.row_step - static_cast<int>((steps - 1) * step_bytes);
-    // Every kernel needs the same number of bytes per element of the column, so `own` also gives the bytes for
-    // `kernel`.
+    // Every kernel needs the same number of bytes per element of the column. So the size of the column for `kernel` can
+    // be computed in steps of `own` (the kernel for only this part's type).
     const int64_t own_steps = divided_up(steps * step, own.step_elements);
     column = std::max(column, static_cast<size_t>(own_steps) * own.column_step_bytes);
   }
   return kStreamResults * sizeof(float) + column + kernel.ring_bytes;
 }
 
-/// Sets the address of the column's record. The address is nullptr if the part reads no record.
+/// Sets the address of the column's record (8-bit copy). The address is nullptr if the part reads no record.
 void set_record(const LaunchContext& context, StreamPart& part, int k) {
   const ColumnForms form = stream_form(part.dtype);
   const ColumnRecord record = context.record({form.two && context.reads.two, form.four && context.reads.four});
@@ -172,7 +172,8 @@ bool has_short_rows(const JoinedProduct& product) {
 }
 
 /// Computes the launch parameters that depend only on shapes. A block computes the same rows of every slot, in groups
-/// of equal size. If the product has one matrix with at least four short rows, block_rows is a multiple of four.
+/// of equal size. If the product has one matrix with short rows, block_rows is a multiple of four or the number of all
+/// rows.
 StreamLaunch<ExpertStream> expert_launch(const JoinedProduct& product, const Tensor& x, int64_t slots,
                                          const GpuTraits& gpu) {
   const StreamKernel& kernel = kernel_of(product.a->dtype);

@@ -1,7 +1,7 @@
 // Products with one column. All products of a decode step have one column. Weights stream through shared memory, and
 // their reads determine the time of a launch. A block stays on its multiprocessor for all its rows. A multiprocessor
-// has room for two blocks. So a block of the next kernel starts before the current block ends, and already requests its
-// first weights:
+// has room for two blocks. So a block of the next kernel starts before the current block ends, and the new block
+// already requests its first weights. A block has these steps:
 //
 //   1. Every warp fills its ring buffer with the first bytes of its rows.
 //   2. wait_for_previous() returns when the column is ready.
@@ -27,14 +27,14 @@ namespace shoal::cuda {
 inline constexpr int kStreamThreads = 512;
 inline constexpr int kStreamWarps = kStreamThreads / 32;
 inline constexpr int kStreamParts = 3;
-/// Largest number of rows per block. A gated row counts as two rows.
+/// Largest number of rows per block. A row of a gated product counts as two rows.
 inline constexpr int kStreamResults = 2048;
 
-/// A matrix, or two matrices with the same layout (gated), and the blocks that compute the rows. The first of these
-/// blocks is first_block, and the last is last_block. Each block has block_rows rows; the last block has the remaining
-/// rows. A row is one item; a gated row is two items.
+/// One matrix, or the two matrices of a gated product, which have the same layout. The blocks first_block to last_block
+/// compute the rows. Each block has block_rows rows; the last block has the remaining rows. A row is one item; a row of
+/// a gated product is two items.
 struct StreamPart {
-  const std::byte* a[2] = {};  ///< gate and up if gated; otherwise, both are the same matrix
+  const std::byte* a[2] = {};  ///< the gate and `up` matrices if gated; otherwise, both pointers are equal
   float* c = nullptr;
   const float* addend = nullptr;   ///< added to c; nullptr: no addend
   uint32_t row_stride = 0;         ///< stride of rows, in bytes
@@ -47,7 +47,7 @@ struct StreamPart {
   int rows = 0;
   DType dtype = DType::kF32;
   int record_bytes = 0;
-  const std::byte* record = nullptr;  ///< record of the column in the form for this type
+  const std::byte* record = nullptr;  ///< 8-bit copy of the column (column_record.h) in the form for this type
 };
 
 /// The argument of the kernels, passed by value.
@@ -62,14 +62,14 @@ struct Stream {
 /// A group of consecutive rows of one expert.
 struct StreamItem {
   const std::byte* row;
-  int column;  ///< Weights::column_of() of the slot
+  int column;  ///< position of the slot's column (Weights::column_of()); 0 if all slots have the same column
   int result;  ///< index of the first row's sums in shared memory
 };
 
 /// Products of one token with its experts' matrices, or with one matrix whose rows are short. A row of 768 elements has
-/// only 12 units of 64 elements for 32 lanes. So if a row is at most half a step, one step reads several rows (packed).
-/// Each lane then takes one or two units of these rows. The kernel stores a sum for every four units. At the end, the
-/// kernel adds up the sums of each row.
+/// only 12 units of 64 elements for 32 lanes. So if a row has at most half the elements of a step, one step reads
+/// several rows (packed). Each lane then takes one or two units of these rows. The kernel stores a sum for every four
+/// units. At the end, the kernel adds up the sums of each row.
 struct ExpertStream {
   static constexpr int kMostSlots = 32;
   StreamPart part;  ///< row_bytes of this part is the number of bytes of a group of rows
@@ -80,15 +80,16 @@ struct ExpertStream {
   const int32_t* ids = nullptr;  ///< expert id of each slot; nullptr: one slot, which uses the first matrix
   int ids_stride = 0, slots = 1;
   Selection here;                      ///< selects this device's experts; the results of other experts are zeros
-  int64_t expert_stride = 0;           ///< in bytes
+  int64_t expert_stride = 0;           ///< stride of the experts' matrices, in bytes
   int64_t x_stride = 0, c_stride = 0;  ///< strides of the slots, in elements
-  const float* weights = nullptr;      ///< weight of each slot for a weighted sum of the slots; nullptr: no sum
+  const float* weights = nullptr;      ///< weights of the slots, if the result is the weighted sum of the slots;
+                                       ///< otherwise nullptr
   int weights_stride = 0;
   bool waits = false;                              ///< whether the previous kernel writes the ids
   bool packed = false;                             ///< whether a step reads several rows
   int group = 1;                                   ///< number of rows per item
   int quads = 1;                                   ///< number of sums per row
-  int items_at = 0, rings_at = 0, columns_at = 0;  ///< offsets in shared memory; the results have offset 0
+  int items_at = 0, rings_at = 0, columns_at = 0;  ///< offsets in shared memory, in bytes; the results have offset 0
 };
 
 /// The kernels for weights of one dtype.
@@ -97,7 +98,7 @@ struct StreamKernel {
   void (*of_experts)(ExpertStream) = nullptr;
   size_t ring_bytes = 0;  ///< bytes of all rings of a block
   int step_elements = 0;
-  size_t column_step_bytes = 0;  ///< bytes of a step of the column in shared memory
+  size_t column_step_bytes = 0;  ///< bytes of shared memory for one step of the column
   bool has_four_groups = false;  ///< whether the column has the form with four groups (quantized_dot.h)
   size_t alignment = 0;          ///< alignment of rows, in bytes
 };
@@ -105,8 +106,8 @@ struct StreamKernel {
 #include "graph/dtypes.def"
 extern const StreamKernel kStreamF32, kStreamF16, kStreamBF16, kStreamMixed;
 
-/// Whether stream_run() supports these products. It supports at most kStreamParts products with one column. Each
-/// product must have one matrix, which has the alignment of its type.
+/// Whether stream_run() supports these products. stream_run() supports at most kStreamParts products with one column.
+/// `a` of each product must be one matrix with the alignment of its type (StreamKernel::alignment).
 bool stream_supports(std::span<const JoinedProduct> products, const Tensor& b, const GpuTraits& gpu);
 /// Runs the products. A product with `up` must be the only product, and `glu` is its activation.
 void stream_run(const LaunchContext& context, std::span<const JoinedProduct> products, const Tensor& b, GluKind glu);
@@ -120,21 +121,22 @@ struct StreamLaunch {
   bool early = false;  ///< whether launch_early() may launch the kernel
 };
 /// Returns the launch parameters for a product that stream_supports() accepts. The product must have no gate and no
-/// addend. Each block except the last has a multiple of four rows.
+/// addend. The number of rows of each block is a multiple of four, except in the last block.
 StreamLaunch<Stream> stream_launch(const LaunchContext& context, const JoinedProduct& product, const Tensor& b);
 /// Returns the launch parameters for a product that stream_supports() accepts. Returns nullopt if the rows are not
-/// short or the data of the product do not fit in a block's shared memory. If the matrix has at least four rows, each
-/// block except the last has a multiple of four rows.
+/// short or the data of the product do not fit in a block's shared memory. If the matrix has at least four rows, the
+/// number of rows of each block is a multiple of four, except in the last block.
 std::optional<StreamLaunch<ExpertStream>> short_rows_launch(const LaunchContext& context, const JoinedProduct& product,
                                                             const Tensor& b);
 
-/// The ids of one token, indexed by slot.
+/// The expert ids of one token, indexed by slot.
 struct ExpertIds {
   const int32_t* ids = nullptr;
   int64_t stride = 0, slots = 0;  ///< stride in elements, and number of slots
   Selection here;
 };
-/// mul_mat_id of one token. If product.weights is set, the result is the weighted sum over the slots.
+/// mul_mat_id of one token. If product.weights is set, the result is the weighted sum over the slots (the token's
+/// experts).
 bool stream_experts_supports(const JoinedProduct& product, const Tensor& x, int64_t slots, const GpuTraits& gpu);
 void stream_experts_run(const LaunchContext& context, const JoinedProduct& product, const Tensor& x, GluKind glu,
                         const ExpertIds& ids);

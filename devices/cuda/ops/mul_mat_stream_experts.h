@@ -1,13 +1,13 @@
-// The kernel code for an ExpertStream (mul_mat_stream.h). A block computes the same rows of every slot's matrix. A
-// table in shared memory lists the block's items, which are groups of consecutive rows. Each warp takes every
-// kStreamWarps-th item.
+// The kernel code for an ExpertStream (mul_mat_stream.h). A slot is one of the token's experts. A block computes the
+// same rows of every slot's matrix. A table in shared memory lists the block's items, which are groups of consecutive
+// rows. Each warp takes every kStreamWarps-th item.
 #pragma once
 
 #include "devices/cuda/ops/mul_mat_stream_kernel.h"
 
 namespace shoal::cuda {
 
-/// The slots whose experts are on this device, in order.
+/// The slots whose experts are on this device, in ascending order.
 struct StreamSlots {
   int count;
   int slot[kWarp], expert[kWarp];

@@ -1,4 +1,4 @@
-// The kernel of mul_mat_stream.h. Each file that includes this header compiles the kernel for some of the types.
+// The kernel of mul_mat_stream.h. Each file that includes this header compiles the kernel for some weight types.
 #pragma once
 
 #include "devices/cuda/granule.h"
@@ -22,7 +22,7 @@ template <int kGroups, class ColumnAt>
 __device__ __forceinline__ void quantize_columns(int k, int count, std::byte* to, const ColumnAt& column_at) {
   const int chunks = k / 8, all = count * chunks;
 #pragma unroll 1
-  for (int first = static_cast<int>(threadIdx.x); first < (all + kWarp - 1) / kWarp * kWarp;  // all lanes take part
+  for (int first = static_cast<int>(threadIdx.x); first < (all + kWarp - 1) / kWarp * kWarp;  // whole warps iterate
        first += kStreamThreads) {
     float values[8] = {};
     if (first < all) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ void quantize_columns(int k, int count, std::byte* to
   }
 }
 
-/// Quantised weights, multiplied by a column of 8-bit integers. In each step, a lane handles one or two units of 64
+/// Quantised weights, multiplied by a column of 8-bit integers. In each step, a lane multiplies one or two units of 64
 /// elements.
 template <DType kType, int kMostUnits = 2>
 struct StreamedBlocks {
@@ -117,9 +117,10 @@ struct StreamedBlocks {
   }
 };
 
-/// f32, f16 and bf16 weights, multiplied by a column of f32. A lane handles every 32nd vector of 16 bytes. The column
-/// is stored in quads of four floats. Quads with the same position within a vector of weights are adjacent, so
-/// neighbouring lanes read neighbouring quads.
+/// f32, f16 and bf16 weights, multiplied by a column of f32. A lane multiplies every 32nd vector of 16 bytes of
+/// weights. A vector contains one quad of four weights (f32) or two quads (f16, bf16). In shared memory, a step of the
+/// column contains first quad 0 of every vector, then quad 1 of every vector. So neighbouring lanes read neighbouring
+/// quads.
 template <class T>
 struct StreamedFloats {
   struct Place {};
@@ -210,8 +211,8 @@ class StreamCopies {
   using Ring = StreamRing<Weights>;
 
  public:
-  /// Copies the items `first`, `first` + kStreamWarps, and so on, below `end`. `row` is the address of the lane's first
-  /// vector in item `first`.
+  /// Copies the items `first`, `first` + kStreamWarps, and so on, up to `end` - 1. `row` is the address of the lane's
+  /// first vector in item `first`.
   __device__ __forceinline__ StreamCopies(const StreamPart& part, const std::byte* row, int first, int end,
                                           std::byte* ring, unsigned lane)
       : lane_bytes_(16 * lane),
@@ -257,8 +258,8 @@ class StreamCopies {
   }
 
  private:
-  /// Offset that is added to the address in from_. A copy instruction can only access the 2048 bytes before and after
-  /// an address.
+  /// Offset in bytes that is added to the address in from_. A copy instruction can access only the 2048 bytes before
+  /// its address operand and the 2048 bytes after this operand.
   static constexpr int kBias = Ring::kAligned && 16 * Ring::kVectors > 2048 ? 1024 : 0;
   static constexpr int kNone = -static_cast<int>(kGranule);  ///< value of left_ if no row is left
 
@@ -266,9 +267,10 @@ class StreamCopies {
   const SharedPlace to_;
   const int end_, row_left_, row_jump_;
   const StreamItem* const items_ = nullptr;
-  const std::byte* from_;  ///< address of the lane's first vector in the next step, plus kBias; aligned like the row
+  const std::byte* from_;  ///< address of the lane's first vector in the next step, plus kBias; not rounded down to a
+                           ///< multiple of 16 bytes
   int item_;
-  int left_;  ///< number of bytes from from_ to the end of the row
+  int left_;  ///< number of bytes from from_ - kBias to the end of the row
 };
 
 /// Layout of a block's shared memory.

@@ -80,8 +80,8 @@ JoinedProduct product_alone(const Tensor& node) {
 struct Wanted {
   std::span<const JoinedProduct> products;
   const GpuTraits& gpu;
-  size_t most_bytes = std::numeric_limits<size_t>::max();  ///< for plans that divide k into parts: largest allowed
-                                                           ///< workspace, in bytes
+  size_t most_bytes = std::numeric_limits<size_t>::max();  ///< largest allowed workspace of a plan that divides k into
+                                                           ///< parts, in bytes
 
   const Tensor& node() const { return *products[0].node; }
   bool gated() const { return products[0].up != nullptr; }
@@ -284,7 +284,7 @@ bool overlaps(const Tensor& tensor, const std::byte* begin, const std::byte* end
   return tensor.data < end && begin < tensor.data + tensor.span_bytes();
 }
 
-/// Number of (slot, token) pairs of a mul_mat_id. Each pair is one column.
+/// Number of (expert slot, token) pairs of a mul_mat_id. Each pair is one column.
 int64_t pairs_of(const Tensor& node) {
   return node.shape[1] * node.shape[2];
 }

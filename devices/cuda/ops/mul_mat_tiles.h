@@ -14,26 +14,27 @@ bool mul_mat_tiles_supports(const Tensor& node);
 void mul_mat_tiles_run(const LaunchContext& context, Tensor& node);
 size_t mul_mat_tiles_workspace(const Tensor& node, const GpuTraits& gpu);
 
-/// Whether tiles on tensor cores compute the product. Only such tiles can apply a gate, bias or residual. Only such
-/// tiles can use columns that another product has converted.
+/// Whether tiles on tensor cores compute the product. The f32 kernel cannot apply a gate, bias or residual, and it
+/// cannot use columns that another product has converted.
 bool mul_mat_tiles_can_join(const Tensor& node);
 /// Whether two products with the same b need the columns of b in the same form.
 bool mul_mat_tiles_same_columns(const Tensor& node, const Tensor& other);
 /// Runs products with the same b that need the columns of b in the same form. The columns are converted once, in the
 /// workspace of the last product. No tensor may overlap the converted columns. If a tensor overlaps the sums of parts
-/// of k in the workspace, k is not divided. Products with matrices of one type run in one launch if this is expected to
-/// be faster than separate launches. A product with `up` must be the only product. JoinedProduct::node must be set.
+/// of k in the workspace, k is not divided. Products with matrices of one type run in one launch if one launch is
+/// expected to be faster than separate launches. A product with `up` must be the only product. JoinedProduct::node must
+/// be set.
 void mul_mat_tiles_run_joined(const LaunchContext& context, std::span<const JoinedProduct> products, GluKind glu = {});
 
-/// The (slot, token) pairs of a mul_mat_id, sorted by expert and divided into groups. A tile computes the columns of
-/// one group.
+/// The (expert slot, token) pairs of a mul_mat_id, sorted by expert and divided into groups. A tile computes the
+/// columns of one group.
 struct SortedPairs {
   ColumnGroup* groups;
   int32_t *group_count, *order;  ///< order: the indices of the sorted pairs
 };
 struct TileGroups {
   int columns;   ///< largest number of columns of a group, a power of two
-  size_t bytes;  ///< bytes of the workspace
+  size_t bytes;  ///< size of the workspace, in bytes
 };
 TileGroups mul_mat_tiles_groups(const Tensor& node, const GpuTraits& gpu);
 /// Runs `product` on the groups of `pairs`. `node` is the mul_mat_id node of the product. The product contains the

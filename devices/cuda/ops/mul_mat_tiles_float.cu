@@ -1,7 +1,7 @@
 // mul_mat_tiles in f32, for f32, f16 and bf16 with any strides. The normalised squared error of f32 products must stay
 // below 1e-11. This accuracy needs all 24 bits of both operands. On tensor cores, 24 bits would take three bf16 terms
 // per operand and six products of terms. Six products are hardly faster than this kernel. f16 and bf16 operands use
-// this kernel only if their rows are not aligned.
+// this kernel only if their rows are not contiguous or not aligned.
 #include "devices/cuda/kernels/convert.h"
 #include "devices/cuda/ops/mul_mat_tiles_kernels.h"
 #include "devices/cuda/ops/view.h"

@@ -1,6 +1,6 @@
 // The kernels of mul_mat_tiles. Each dtype of `a` except f32 has two objects of TileKernels. One object contains the
 // kernels that use mma.sync (mul_mat_tiles_warps.cu). The other object contains the kernels that use wgmma, for compute
-// capability 9.0 (mul_mat_tiles_wgmma.cu).
+// capability 9.0 (mul_mat_tiles_wgmma.cu). bf16 has two more objects, for a `b` with two terms per element.
 #pragma once
 
 #include <span>
@@ -23,7 +23,8 @@ struct TileKernels {
   std::span<const TileKernel> kernels;  ///< ordered from wide tiles to narrow tiles; empty if there are no kernels
   bool brain = false;                   ///< whether b is bf16 instead of f16
   int terms = 1;                        ///< number of 16-bit terms per element of b
-  int steps_per_group = 1;              ///< the number of steps in a part of k is a multiple of this number
+  int steps_per_group = 1;              ///< if k is divided, the number of steps in each part of k is a multiple of
+                                        ///< this number
 };
 
 template <class Rows, int kTerms, int kColumns>

@@ -1,11 +1,12 @@
-// Products with up to eight columns, which read every weight once. mul_mat, mul_mat_id and their fused forms use these
-// products. A product has two steps:
+// Products with up to eight columns. A product reads every weight once. mul_mat, mul_mat_id and their fused forms use
+// these products. A product has two steps:
 //
 //   1. prepare_columns() converts b to the form that the kernels read. For quantised weights, this form is records of
 //      8-bit integers (devices/cuda/kernels/quantized_dot.h). For other weights, this form is rows of f32. The node's
 //      workspace holds the converted columns.
-//   2. multiply() gives each warp some rows of a matrix and up to two or eight columns. Alternatively, several warps
-//      compute the same rows, each for a part of k. The sums of these warps are added in the order of the warps.
+//   2. In multiply(), each warp multiplies some rows of a matrix by up to two columns or by up to eight columns (two
+//      kernels). Alternatively, several warps compute the same rows, each for a part of k. The sums of these warps are
+//      added in the order of the warps.
 //
 // A job is a matrix and the columns by which one pass multiplies this matrix. ColumnsOf states the source of the
 // columns.
@@ -23,8 +24,8 @@ inline constexpr int kVecColumns = 8;
 
 /// The source of a job's columns.
 enum class ColumnsOf : uint8_t {
-  kBatches,  ///< mul_mat: job i uses matrix i / chunks; its columns come from all batches that share the matrix
-  kPairs,    ///< mul_mat_id: one (slot, token) pair, with one column
+  kBatches,  ///< mul_mat: job i uses matrix i / chunks; the job's columns come from all batches that share this matrix
+  kPairs,    ///< mul_mat_id: one (expert slot, token) pair, with one column
   kGroups,   ///< mul_mat_id: a group of pairs that have the same expert
 };
 

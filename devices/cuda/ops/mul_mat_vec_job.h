@@ -54,8 +54,9 @@ __device__ inline float* element_of(std::byte* data, const int64_t (&strides)[3]
   return reinterpret_cast<float*>(data + at.i1 * strides[0] + at.i2 * strides[1] + at.i3 * strides[2]) + row;
 }
 
-/// Finds the offset of each prepared column of a job, relative to p.x and in vectors of 16 bytes. Each lane finds one
-/// column. If the job has fewer than kColumns columns, the remaining offsets equal the first offset.
+/// Finds the offset of each prepared column of a job. The offset is relative to p.x and counts vectors of 16 bytes.
+/// Each lane finds one column. If the job has fewer than kColumns columns, the remaining offsets equal the first
+/// offset.
 template <int kColumns>
 __device__ inline void find_columns(const Product& p, int index, const Job& job, int lane, uint32_t (&x)[kColumns]) {
   const int column = job.first + (lane < job.count ? lane : 0);
@@ -71,8 +72,8 @@ constexpr int vec_blocks(int columns, bool wide) {
   return columns == 8 ? 2 : 4 - wide;
 }
 
-/// The work of a warp: some rows of a job, and a part of k. If the product is gated, even rows of the warp are rows of
-/// the gate. Odd rows are the corresponding rows of `up`.
+/// The work of a warp: some rows of a job, and one of p.split parts of the k axis. In a gated product, the even rows of
+/// the warp are rows of the gate, and the odd rows are the corresponding rows of `up`.
 template <int kRows>
 struct WarpPlace {
   int lane, warp, job, part;

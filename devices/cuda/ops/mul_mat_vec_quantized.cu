@@ -1,6 +1,6 @@
 // The kernels of mul_mat_vec.h for quantised weights. Each warp has a ring buffer of steps (quantized_dot.h) in shared
-// memory. For every format, asynchronous copies of 16 bytes fill the ring, so bytes in flight occupy no registers. If
-// the address of a row is not a multiple of 16, the row needs only one additional vector.
+// memory. For every format, asynchronous copies of 16 bytes fill the ring, so bytes in flight need no registers. If the
+// address of a row is not a multiple of 16, each step copies at most one additional vector of 16 bytes.
 #include "devices/cuda/granule.h"
 #include "devices/cuda/kernels/quantized_dot.h"
 #include "devices/cuda/ops/mul_mat_vec_job.h"
@@ -8,13 +8,13 @@
 namespace shoal::cuda {
 namespace {
 
-/// Number of bytes that a warp keeps in flight.
+/// Approximate number of bytes that a warp keeps in flight.
 constexpr int kRingBytes = 7168;
 
 template <class Format, int kRows>
 struct Ring {
-  /// Bytes of the ring for a step. These bytes include the rounding to 16 bytes at both ends of the step. They also
-  /// include the bytes that shifted loads read past the end of the step.
+  /// Number of bytes of the ring for one step of one row. This number includes the rounding to 16 bytes at both ends of
+  /// the step. It also includes the bytes that shifted loads read past the end of the step.
   static constexpr int kSlotBytes = Format::kStepBytes + 32;
   static constexpr int kVectors = Format::kStepBytes / 16 + 1;
   static constexpr int kFits = kRingBytes / (kRows * kSlotBytes);
@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(kVecThreads, vec_blocks(kColumns, DotFormat<kT
         const int blocks = (unit + 1) * kUnitElements > p.k ? 1 : 2;
         Format::template decode<true>({words, bytes_before(rows[r])}, place, blocks, weights[r]);
       }
-      // Each iteration processes kTurn columns. Without this loop, the compiler would load all columns together, which
-      // takes more registers. After the last iteration, the columns have their original order.
+      // Each iteration processes kTurn columns. Without this loop, the compiler would load all columns together and
+      // need more registers. After the last iteration, the columns have their original order.
 #pragma unroll 1
       for (int turn = 0; turn < kColumns / kTurn; ++turn) {
         if (turn * kTurn < job.count) {
@@ -148,7 +148,7 @@ constexpr VecKernel quantized_kernel() {
 
 template <DType kType>
 constexpr VecKernels quantized_kernels() {
-  constexpr int kManyRows = DotFormat<kType>::kWide ? 2 : 4;  // registers limit this number
+  constexpr int kManyRows = DotFormat<kType>::kWide ? 2 : 4;  // the number of registers per thread limits kManyRows
   return {quantized_kernel<kType, 2, 2>(), quantized_kernel<kType, kManyRows, 8>()};
 }
 

@@ -1,14 +1,14 @@
-// rms_norm and layer_norm: a row is read once into registers, reduced and written. If the row does not fit in
-// registers, the remaining elements are read again. Sums are computed as trees, in f32. layer_norm adds up differences
-// from a preliminary mean. So a large mean does not reduce the precision.
+// rms_norm and layer_norm: the kernel reads a row once into registers, reduces it and writes the result. If the row
+// does not fit in registers, the kernel reads the remaining elements again for each pass. Sums are computed as trees,
+// in f32. layer_norm adds up differences from a preliminary mean. So a large mean does not reduce the precision.
 #include "devices/cuda/ops/float_rows.h"
 #include "devices/cuda/ops/ops.h"
 
 namespace shoal::cuda {
 namespace {
 
-/// Calls f(at, values) for each of this thread's quads. The first quads are in registers. This function reads the
-/// remaining quads again.
+/// Calls f(at, values) for each of this thread's quads (four elements each). The first quads are in registers. This
+/// function loads the remaining quads from memory.
 template <class T, class Team, class F>
 __device__ __forceinline__ void for_quads(const FloatRow<T>& row, const Team& team, float (&held)[kHeldQuads][kQuad],
                                           F&& f) {

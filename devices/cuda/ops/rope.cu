@@ -10,8 +10,7 @@
 namespace shoal::cuda {
 namespace {
 
-/// Axis 0 of the index counts pairs of elements. The rotated pairs come first. Then come the pairs that are only
-/// copied.
+/// Axis 0 of the index counts pairs of elements. The rotated pairs precede the pairs that are only copied.
 struct Turn {
   Operand to, from;
   DType from_dtype;

@@ -30,7 +30,7 @@ struct Rotation {
   int64_t position_stride;
   const std::byte* factors;  ///< one factor per pair; nullptr: no factors
   int64_t factor_stride;
-  bool is_constant;  ///< whether no queued work writes the data on which frequencies depend
+  bool is_constant;  ///< true if no queued work writes the frequency factors
 };
 
 /// Returns the angle by which a pair is rotated at position 1.

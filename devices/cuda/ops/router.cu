@@ -224,7 +224,8 @@ class Chain {
     logits_ = first.src[0];
     all_ = nodes_[count_++];
   }
-  /// Finds the nodes that compute the preferences, the ids and the probabilities of the chosen experts.
+  /// Finds the nodes that add `choice` to the probabilities, select the ids, and read the probabilities of the chosen
+  /// experts.
   bool find_choice() {
     const Tensor* sum = next(Op::kAdd);
     if (sum != nullptr) {
@@ -278,9 +279,9 @@ class Chain {
     take(node);
   }
 
-  /// Whether dtypes, sizes and overlaps allow the kernel. A warp reads all values of its token before it writes its
-  /// results. When this warp writes, other warps may still read the values of their tokens. So with several tokens, the
-  /// results must not overlap the values.
+  /// Whether dtypes, sizes and overlaps of tensors allow the kernel to run. A warp reads all values of its token before
+  /// it writes its results. At that time, other warps may still read the values of their tokens. So with several
+  /// tokens, the results must not overlap the values.
   bool has_room() {
     const int64_t experts = router_.experts, tokens = router_.tokens;
     const auto is_plain = [](const Tensor& x) { return x.dtype == DType::kF32 && x.is_contiguous(); };

@@ -1,6 +1,6 @@
 // Maps a global index (an element of an id tensor) to a row of this device's part of a table (SelectParams). A
-// Selection is a kernel parameter that is passed by value, so its number of ranges is limited. If there are more
-// ranges, several launches are needed, each with some of the ranges.
+// Selection is a kernel parameter that is passed by value, so its number of ranges is limited. A longer list of ranges
+// needs several launches, each with some of the ranges.
 #pragma once
 
 #include <algorithm>
@@ -62,7 +62,7 @@ void for_selections(const SelectParams& params, int64_t rows, F&& f) {
   }
 }
 
-/// Whether each index is found by at most one launch.
+/// Whether each index is in the ranges of at most one launch.
 inline bool can_select(const SelectParams& params) {
   const auto& ranges = params.ranges;
   if (ranges.size() <= Selection::kMost) return true;

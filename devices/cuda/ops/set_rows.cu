@@ -1,5 +1,6 @@
-// set_rows: rows are converted to the cache's dtype and written in place. A block of threads writes a row of several
-// heads. If several ids are equal, only the row of the last of these ids is written.
+// set_rows: rows are converted to the cache's dtype and written in place. Each block of threads writes some or all
+// elements of one row. A row has elements in several heads. If several ids are equal, only the row of the
+// last of these ids is written.
 #include "devices/cuda/ops/conversion.h"
 #include "devices/cuda/ops/map.h"
 #include "devices/cuda/ops/ops.h"
@@ -82,8 +83,8 @@ void run(const LaunchContext& context, Tensor& node) {
                 rows.shape[2],
                 rows.shape[2] * rows.shape[3],
                 {}};
-  // Along x, the grid has one block per row. `most` limits the number of blocks along y, so the grid has about 16
-  // blocks per multiprocessor.
+  // Along x, the grid has one block per row. `most` limits the number of blocks along y, so that the grid has at most
+  // about 16 blocks per multiprocessor.
   const int64_t of_block = blocks ? kWarps : kThreads, needed = (set.items * set.planes + of_block - 1) / of_block;
   const int64_t most = std::max<int64_t>(std::max(context.gpu.processors, 1) * int64_t{16} / set.count, 1);
   const dim3 grid(static_cast<unsigned>(set.count), static_cast<unsigned>(std::min({needed, most, int64_t{65535}})));

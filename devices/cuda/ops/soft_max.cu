@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(1024) soft_max(View x, Mask mask, Sinks sinks,
   });
   const float sink = sinks.data ? load_as<float>(sinks.data + index.i2 * sinks.stride) : minus_infinity();
   top = fmaxf(team.max(top), sink);
-  if (top == minus_infinity()) top = 0;  // all elements are masked or NaN, because the maximum ignores NaN
+  if (top == minus_infinity()) top = 0;  // all elements are masked or NaN (fmaxf ignores NaN)
 
   float sum = 0;
   for_quads([&](int64_t at) {

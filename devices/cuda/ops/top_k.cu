@@ -1,12 +1,12 @@
-// top_k of at most 256 elements, and argmax. argmax is top_k of one element. For an empty row, argmax gives 0.
+// top_k for k of at most 256, and argmax, which is top_k with k = 1. For an empty row, argmax gives 0.
 //
 // Each element gets a distinct 64-bit key. A better element has a smaller key. Equal values are ordered by index, and
 // NaN is worse than all numbers. Each block reduces its tile of a row to the k smallest keys of the tile. Further
 // launches reduce these keys in the same way, until each row has only one tile.
 //
 // In a block, each thread holds several keys. The block first sorts the smallest key of each thread. The k-th of these
-// keys is an upper bound of the tile's k smallest keys. Few other keys are below this bound, so the block then sorts
-// only few keys.
+// keys is an upper bound of the tile's k smallest keys. Usually, only a few keys are at or below this bound. The block
+// then sorts only these keys.
 #include <algorithm>
 #include <bit>
 
@@ -199,7 +199,8 @@ void queue_select(const LaunchContext& context, const Source& source, int64_t le
                static_cast<uint32_t>(tiles), static_cast<uint32_t>(k), target);
 }
 
-/// Number of keys of all rows after the first reduction. Each later reduction leaves at most this number of keys.
+/// Number of keys of all rows after the first reduction, or 0 if one reduction is enough. Each later reduction leaves
+/// at most this number of keys.
 int64_t keys_after_first_cut(int64_t length, int64_t rows, int64_t k) {
   return length <= kSelectTile ? 0 : divided_up(length, kSelectTile) * k * rows;
 }

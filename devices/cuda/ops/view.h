@@ -34,8 +34,7 @@ inline bool is_float(const Tensor* tensor) {
 inline bool overlap(const Tensor& a, const Tensor& b) {
   return a.data < b.data + b.span_bytes() && b.data < a.data + a.span_bytes();
 }
-/// Whether the tensor is constant: no queued work writes it. A kernel may read a constant tensor before
-/// wait_for_previous().
+/// True if no queued work writes the tensor. A kernel may read such a tensor before wait_for_previous().
 inline bool is_constant(const Tensor& tensor) {
   return tensor.storage()->role == Role::kWeight;
 }

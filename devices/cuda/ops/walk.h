@@ -1,6 +1,7 @@
-// Calls a function for the elements of up to four axes, with one thread per item. An item is an element, a pack of 16
-// bytes, or another unit. strides[0] of an operand is the number of bytes from one item to the next item. join_axes()
-// first joins axes that are contiguous in all operands. So tensors without gaps become one long row.
+// walk() runs a function on the device for each item of a shape with up to four axes. One thread processes each item.
+// An item is an element, a pack of 16 bytes, or another unit. strides[0] of an operand is the number of bytes from one
+// item to the next item. The caller first calls join_axes(), which joins axes that are contiguous in all operands. So
+// tensors without gaps become one long row.
 //
 //   int64_t shape[] = {64, 33, 3, 1};
 //   Operand to = operand_of(node), from = broadcast_operand(x, node.shape);
@@ -67,8 +68,8 @@ inline void join_axes(Shape& shape, std::initializer_list<Operand*> operands) {
   }
 }
 
-/// Whether one access along axis 0 can cover `count` elements of `bytes` bytes each. Axis 0 of the operand must have no
-/// gaps, and the start of every row must be a multiple of the access size.
+/// Whether one access along axis 0 can cover `count` elements of `bytes` bytes each. The result is true if axis 0 of
+/// the operand has no gaps, and the byte length and the address of every row are multiples of the access size.
 inline bool has_packs(const Operand& operand, const Shape& shape, int64_t bytes, int64_t count) {
   const int64_t size = bytes * count;
   if (operand.strides[0] != bytes || shape[0] % count != 0) return false;
@@ -90,7 +91,8 @@ inline WalkShape walk_shape(const Shape& shape) {
 /// Returns the index of the first item of a row.
 __device__ inline Index row_index(const WalkShape& shape, int64_t row) {
   if (row < shape.n1) return {0, row, 0, 0};
-  const bool small = shape.rows <= 0x7fffffff;  // 32-bit divisions are much faster than 64-bit divisions
+  const bool small = shape.rows <= 0x7fffffff;  // if true, the function uses 32-bit divisions, which are much faster
+                                                // than 64-bit divisions
   const int64_t plane = small ? static_cast<uint32_t>(row) / static_cast<uint32_t>(shape.n1) : row / shape.n1;
   const int64_t i3 = small ? static_cast<uint32_t>(plane) / static_cast<uint32_t>(shape.n2) : plane / shape.n2;
   return {0, row - plane * shape.n1, plane - i3 * shape.n2, i3};

@@ -1,8 +1,8 @@
 """DeepSeek V2, V2-Lite and V3. One latent row per token gives the keys and values of all heads. All heads share the
 rotated elements of the key.
 
-The projection from the latent row to keys and values is one tensor in older files and two tensors in newer files. The
-GGUF keys of newer files contain the length of the latent row. The keys of older files contain the length of the heads.
+The projection from the latent row to keys and values is one tensor in older files and two tensors in newer files. In
+newer files, the GGUF keys contain the length of the latent row. In older files, these keys contain the head length.
 """
 
 from case import Case, Mutation, as_other_rope_from, bias, fill, matrix, norm

@@ -80,8 +80,8 @@ def interleaved(tensors, heads):
 
 
 def legacy(tensors, heads):
-    """Joins q, k, v and z into one tensor. For each head of q and k, it contains the rows of q, of k, of the values,
-    and of the gates of these values."""
+    """Joins q, k, v and z into one tensor. For each head of q and k, the tensor contains the rows of q, of k, of the
+    values, and of the gates of these values."""
     lengths = [heads.length, heads.length, heads.groups * heads.length, heads.groups * heads.length]
     starts = np.cumsum([0, *(heads.k * length for length in lengths[:-1])])
     rows = [start + k * length + i for k in range(heads.k) for start, length in zip(starts, lengths, strict=True)
@@ -153,8 +153,8 @@ MUTATIONS = {
 
 
 def shared_otherwise(heads, order, rows):
-    """Reorders value heads. A correct program then gets the result of a wrong program that assigns value heads to heads
-    of q and k in the other order. `rows`: changes of tensors that only one architecture has."""
+    """Reorders value heads. A correct program then gets the result of a wrong program that expects the value heads in
+    the order of the other architecture (Qwen3-Next, Qwen3.5). `rows`: changes of tensors that only one of them has."""
     q = 2 * heads.k * heads.length
     return {"heads-shared-otherwise": Mutation(tensors=rows | {
         r"blk\.\d+\.(attn_qkv|ssm_conv1d)\.weight": in_blocks(order, heads.length, q),
@@ -186,7 +186,7 @@ def keys(heads, layers):
 
 
 def qwen35(name, heads, full, ffn, more, tied=False, draft=False, own=None):
-    """A case of Qwen3.5. `full`: whether each layer has attention."""
+    """A case of Qwen3.5. `full`: one bool per layer; true if the layer has attention."""
     of = {"post_attention_norm.weight": norm(E)} | ffn
     layers = [(full_layer() if one else state_layer(heads)) | of for one in full]
     layers += [full_layer() | of | parts.draft(E)] if draft else []

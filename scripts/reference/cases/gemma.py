@@ -1,5 +1,5 @@
-"""Gemma 2 and 3: norms before and after each block, soft caps, and windows. Models with 46 and 62 layers scale scores
-by E/H."""
+"""Gemma 2 and 3: norms before and after each block, soft caps, and windows. Models with 46 or 62 layers use
+E/H in the scale of the attention scores."""
 
 import dataclasses
 import math

@@ -1,6 +1,6 @@
 """Gemma 4, dense, with experts and with per-layer embeddings. Full layers have longer heads and fewer KV heads than
-windowed layers, and rotate only some elements of a head. Values are normed. The last layers may use the keys and values
-of earlier layers.
+windowed layers, and rotate only some elements of a head. Values are normalised. The last layers may use the keys and
+values of earlier layers.
 """
 
 from case import Case, Mutation, Tensor, as_other_rope_from, fill, joined, matrix, norm
@@ -53,7 +53,7 @@ def of(layers, name):
 
 
 def gemma4(name, windows, layers, kv_heads, more, own, extra=None):
-    """A case of Gemma 4. `windows`: whether each layer has a window."""
+    """A case of Gemma 4. `windows`: one bool per layer; true if the layer has a window."""
     keys = parts.keys(E, len(layers), H, kv_heads, FF, FULL, base=500.0, epsilon=1e-6) | {
         "attention.key_length_swa": WINDOWED, "attention.value_length_swa": WINDOWED, "attention.sliding_window": 29,
         "attention.sliding_window_pattern": windows, "rope.freq_base_swa": 100.0, "rope.dimension_count": FULL,

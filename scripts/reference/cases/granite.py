@@ -1,4 +1,4 @@
-"""Granite 3 and 4, dense and with experts. The models have four scales. The logits are divided by one of them."""
+"""Granite 3 and 4, dense and with experts. The models have four scales. The logits are divided by one of the scales."""
 
 from case import Case, Mutation, fill, norm
 

@@ -1,5 +1,5 @@
-"""Tensors and keys that most cases share. Sizes are unusual, to find errors: 3 KV heads, and a head length that is not
-E/H.
+"""Tensors and keys that most cases share. Sizes are unusual, to find errors: 3 KV heads, and often a head length that
+is not E/H.
 """
 
 from case import Tensor, bias, matrix, norm
@@ -53,7 +53,7 @@ def experts(e, ff, count):
 
 
 def draft(e):
-    """Tensors in the block of a draft head that a layer does not have."""
+    """Tensors that a draft head has in addition to the tensors of an ordinary layer."""
     return {
         "nextn.eh_proj.weight": matrix(2 * e, e), "nextn.enorm.weight": norm(e), "nextn.hnorm.weight": norm(e),
         "nextn.embed_tokens.weight": matrix(e, VOCAB), "nextn.shared_head_norm.weight": norm(e),

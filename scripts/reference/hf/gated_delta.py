@@ -39,7 +39,7 @@ class Heads:
 
 
 def full_layers(source):
-    """Returns whether each layer of the trunk has attention."""
+    """Returns one bool per layer of the trunk. True: the layer has attention."""
     recurrent = source.key("attention.recurrent_layers", None)
     if recurrent is not None:
         assert len(recurrent) == source.layers
@@ -125,8 +125,8 @@ def qwen(source, model_class, config_class, turns, **more):
 
 
 def as_in_files(model, epsilon):
-    """Replaces the normalisation of q and k. GGUF models divide them by their lengths, which are at least `epsilon`.
-    transformers would add 1e-6 to the squares."""
+    """Replaces the normalisation of q and k. GGUF models divide a row of q or k by its norm, or by `epsilon` if
+    the norm is smaller. transformers would add 1e-6 to the sum of the squares."""
     module = sys.modules[type(model).__module__]
 
     def unit(x, dim=-1, eps=None):

@@ -22,7 +22,7 @@ def weights_of(source):
 
 
 def config_of(source, period, large):
-    """Returns the configuration. `large`: number of layers of the 27B model, which scales scores by E/H."""
+    """Returns the configuration. `large`: number of layers of the 27B model, which scales scores with E/H."""
     scalar = source.embd // source.heads if source.layers == large else source.head_dim
     return source.config(
         head_dim=source.head_dim, query_pre_attn_scalar=scalar, layer_types=source.layer_types(period),

@@ -24,7 +24,7 @@ EMBEDDINGS = {
 
 
 def rope_parameters(source, full_length, length):
-    """Returns the rope parameters. Full layers rotate only the elements of a head with the factor 1."""
+    """Returns the rope parameters. Full layers rotate only those elements of a head whose rope factor is 1."""
     factors = source.take("rope_freqs.weight")
     turned = int((factors == 1).sum())
     assert len(factors) == full_length // 2 and (factors[:turned] == 1).all() and (factors[turned:] >= 1e30).all()

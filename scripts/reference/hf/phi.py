@@ -11,8 +11,8 @@ def rope_parameters(source):
                   "partial_rotary_factor": source.rope_dims / source.head_dim}  # fmt: skip
     if not source.has("rope_factors_long.weight"):
         return parameters
-    # transformers selects the factors by the length of the sequence. GGUF models select them by the context. So
-    # transformers gets the same factors for both lengths.
+    # transformers selects the factors by the length of the sequence. GGUF models select the factors by the context. So
+    # transformers gets the same factors for short and for long sequences.
     long, short = (source.take(f"rope_factors_{one}.weight").tolist() for one in ("long", "short"))
     factors = long if source.key("rope.scaling.original_context_length") < CONTEXT else short
     return parameters | {"rope_type": "longrope", "long_factor": factors, "short_factor": factors,

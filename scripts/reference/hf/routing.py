@@ -1,5 +1,5 @@
-"""Routers for models with a routing that the file defines. A class of transformers supports only one kind of
-routing."""
+"""Routers that read the kind of routing from the keys of the model file. A class of transformers supports only one kind
+of routing."""
 
 import functools
 
@@ -7,8 +7,8 @@ GATES = {1: lambda logits: logits.softmax(-1), 2: lambda logits: logits.sigmoid(
 
 
 class Routing:
-    """The routing of a file. `normalised`: whether the weights of the selected experts are normalised, if no key
-    defines this. `best`: number of the best experts in a group that determine the score of the group."""
+    """The routing of a file. `normalised`: whether the weights of the selected experts are normalised if the file
+    has no key for it. `best`: the score of a group is the sum of the `best` highest scores in the group."""
 
     def __init__(self, source, normalised=False, best=2):
         self.best = best

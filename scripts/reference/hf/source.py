@@ -6,8 +6,8 @@ import re
 import gguf
 import torch
 
-# Context of the compared sessions. Cases with short rope factors have a larger original context. Cases with long rope
-# factors have a smaller original context.
+# Context of the compared sessions in tokens. In cases with short rope factors, the original context is larger than
+# CONTEXT. In cases with long rope factors, the original context is smaller.
 CONTEXT = 320
 MISSING = object()
 
@@ -91,7 +91,7 @@ class Source:
         return self.key("rope.freq_base", 10000.0)
 
     def windows(self, period):
-        """Returns whether each layer has a window. A pattern in the file replaces the period of the architecture."""
+        """For each layer: whether the layer has a window. A pattern in the file replaces the architecture's period."""
         pattern = self.key("attention.sliding_window_pattern", period)
         if isinstance(pattern, list):
             assert len(pattern) == self.layers
@@ -137,8 +137,8 @@ class Source:
 
 
 def halves_from_neighbours(rows, heads):
-    """Reorders rows of q or k. The result has the order for rope over halves of a head instead of rope over
-    neighbours."""
+    """Reorders rows of q or k. The rows have the order for rope over neighbouring elements. The result has the order
+    for rope over halves of a head."""
     length = rows.shape[0] // heads
     return rows.reshape(heads, length // 2, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
@@ -192,8 +192,8 @@ class Weights:
                     self.put_layer(index, {f"ffn_{part}{suffix}.{kind}": f"{to}.{part}_proj.{kind}"})
 
     def experts(self, index, router="mlp.gate", to="mlp.experts"):
-        """Adds the experts. Gate rows and then up rows of each expert are in one tensor, also if the file has two
-        tensors."""
+        """Adds the experts. For each expert, a single tensor contains the gate rows, then the up rows, even if the file
+        has two tensors."""
         source = self.source
         self.put_layer(index, {"ffn_gate_inp.weight": f"{router}.weight", "ffn_down_exps.weight": f"{to}.down_proj"})
         if source.has(f"blk.{index}.ffn_gate_up_exps.weight"):

@@ -1,5 +1,5 @@
-// Waiting ranks spin or park, and there may be more ranks than cores. fail() and a time-out wake parked ranks with an
-// error.
+// Tests of Rendezvous. Waiting ranks spin or park. There may be more ranks than CPU cores. fail() and a time-out wake
+// parked ranks with an error.
 #include "collectives/host/rendezvous.h"
 
 #include <gmock/gmock.h>

@@ -1,6 +1,7 @@
-// Tests of failures of the mpi communicator. A rank is missing, or its stream fails. Ranks queue different collectives.
-// A process aborts the communicator or stops sending messages. Every rank of every process must get the same message.
-// The message names the rank, the call and the waiting time.
+// Tests of failures of the mpi communicator. In some tests, a rank is missing, the stream of a rank fails, or ranks
+// queue different collectives. In other tests, a process aborts the communicator or stops sending messages. Every rank
+// of every process must get the same message. If a rank is missing, the message names the missing rank, the call and
+// the waiting time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -101,8 +102,9 @@ TEST(MpiFailure, EveryProcessNamesMissingRank) {
   }
 }
 
-// Process 2 queues no calls, so node `b` does not answer. Node `a` waits longer than the time-out, because a rank of
-// node `b` could name a missing rank. In this test, node `b` sends no such message, but the wait must still end.
+// Process 2 queues no calls, so node `b` does not answer. Node `a` waits longer than the time-out, because node `b`
+// usually reports its missing ranks when the time-out expires. In this test, node `b` reports nothing, but the wait of
+// node `a` must still end.
 TEST(MpiFailure, ErrorNamesProcessThatDoesNotAnswer) {
   const auto errors = errors_of(kImpatient, [&](Side& side) {
     if (side.group.own() != 2) side.queue_all();

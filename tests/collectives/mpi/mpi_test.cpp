@@ -24,7 +24,7 @@ void PrintTo(const Shape& shape, std::ostream* out) {
   *out << shape.name;
 }
 
-/// Whether some process has several ranks and is on the same node as a process with another rank.
+/// Whether a node contains a process with several ranks and another process with at least one rank.
 bool mixes_addresses(const Shape& shape) {
   for (size_t a = 0; a < shape.ranks.size(); ++a) {
     for (size_t b = 0; b < a; ++b) {
@@ -62,9 +62,9 @@ TEST_P(Mpi, RunsEveryCollective) {
 }
 
 // Each addition rounds, so the sums depend on the order of the addends. The addends of each node are added first, in
-// rank order. Then the sums of the nodes are added. all_reduce and reduce_scatter must give exactly the bits of this
-// sum on every rank and for every size.
-TEST_P(Mpi, SumsAddRanksWithinNodesThenNodes) {
+// rank order. The sums of the nodes are added afterwards. all_reduce and reduce_scatter must give exactly the bits of
+// this sum on every rank and for every message size.
+TEST_P(Mpi, SumsWithinNodesPrecedeSumsBetweenNodes) {
   const Shape& shape = GetParam();
   const int ranks = static_cast<int>(shape.ranks.size());
   std::vector<std::string> nodes;  // in the order of each node's first process

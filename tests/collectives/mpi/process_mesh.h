@@ -88,7 +88,8 @@ class ProcessCase : public CollectiveCase {
   std::vector<Call> calls_;
 };
 
-/// Test cases for all collectives and dtypes, with data sizes around the size of a slot.
+/// Test cases for all collectives and dtypes. The data sizes are around the size of a slot (the largest piece of one
+/// step).
 inline std::vector<CollectiveCase> process_cases(int ranks) {
   constexpr auto kSlot = static_cast<int64_t>(mpi::kSlotBytes), kFloats = kSlot / 4;
   const auto n = static_cast<size_t>(ranks);
@@ -154,8 +155,8 @@ inline CollectiveCase random_process_case(std::mt19937& random, int ranks) {
   }
 }
 
-/// Runs each case of process_cases(), first not in place and then in place. Then queues batches of 100 random cases
-/// without waiting in between. If a result is wrong, throws a CommError that describes this result.
+/// Runs each case of process_cases(), first not in place and then in place. Then queues batches of 100 random cases,
+/// and waits after each batch. If a result is wrong, throws a CommError that describes this result.
 inline void run_process_suite(ProcessMesh& mesh, Communicator& communicator) {
   const auto check_all = [&](std::vector<ProcessCase>& cases) {
     mesh.synchronize();

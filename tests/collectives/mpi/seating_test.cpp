@@ -1,4 +1,5 @@
-// Tests the process, the node and the seat of each rank. Also tests whether a node has more threads than cores.
+// Tests the process, the node and the seat (index within its node) of each rank. Also tests is_crowded(), which checks
+// whether a node has more threads than cores.
 #include "collectives/mpi/seating.h"
 
 #include <gmock/gmock.h>
@@ -13,7 +14,7 @@ namespace {
 
 using testing::ElementsAre;
 
-TEST(Seating, IsTheSameInEveryProcess) {
+TEST(Seating, EveryProcessAssignsRanksToSameNodes) {
   for (const test::ProcessEnd& end : test::in_processes({"z", "b", "z", "c", "b"}, [](ProcessGroup& group) {
          ProcessMesh mesh(group, {4, 0, 1, 2, 0});
          const Seating seating(devices_of(mesh.backends()), group);

@@ -3,7 +3,7 @@
 //   mpirun -np 3 mpi_ranks suite            checks every collective on every rank
 //   mpirun -np 2 mpi_ranks late             checks that every process names a missing rank
 //   mpirun -np 2 mpi_ranks killed           checks that every process names a killed process
-//   mpirun -np 2 mpi_ranks bench [ranks]    prints the microseconds of an all_reduce; [ranks] is the number per process
+//   mpirun -np 2 mpi_ranks bench [ranks]    prints the microseconds of an all_reduce; [ranks]: ranks per process
 //   mpi_ranks bench 2                       prints the times of the host communicator with 2 ranks, for comparison
 #include <fmt/core.h>
 
@@ -109,7 +109,8 @@ void bench(ProcessGroup& group, int each) {
       calls.push_back(
           {Collective::kAllReduce, DType::kF32, data.back().data(), data.back().data() + count, count, {}, 0, "x"});
     }
-    // The program runs many short repetitions. So in some repetitions, no other program uses the cores.
+    // The fastest repetition is printed. With many short repetitions, other programs probably do not delay at least one
+    // of them.
     constexpr int kRepetitions = 60;
     const auto times = static_cast<int>(std::clamp<int64_t>((4 << 20) / bytes, 2, 500));
     double best = 1e9;

@@ -23,8 +23,8 @@ std::string text(const uint3& index) {
   return fmt::format("({}, {}, {})", index.x, index.y, index.z);
 }
 
-/// Returns SHOAL_EMULATED_ORDER: forward (default), reverse or random. Results of kernels must not depend on this
-/// order.
+/// Returns the order in which the threads of a block start: forward (default), reverse or random. SHOAL_EMULATED_ORDER
+/// contains this order. Results of kernels must not depend on this order.
 std::string_view thread_order() {
   const char* value = std::getenv("SHOAL_EMULATED_ORDER");
   return value == nullptr ? "forward" : value;

@@ -123,8 +123,8 @@ class Runner {
   int release_barrier(bool vote);
   Fiber& fiber_for_unstarted();
   void let_others_run();
-  /// Called if no thread can continue. Waits until the earlier work has completed and wakes the threads in
-  /// wait_for_previous().
+  /// The runner calls this function if no thread can continue. Waits until the earlier work has completed. Then wakes
+  /// the threads in wait_for_previous().
   void wait_for_any();
   /// Only blocks that began early call these functions. stand() reports that the block waits or spins. go_on() waits
   /// for the end of the earlier work.

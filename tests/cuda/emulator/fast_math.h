@@ -26,8 +26,8 @@ inline float max(float a, float b) {
   return fmaxf(a, b);
 }
 
-// The fused multiply-add rounds only its result. The product of two halfs is exact in double. The sum is exact unless
-// its terms differ in magnitude by many powers of two.
+// The fused multiply-add rounds only its result. The product of two halfs is exact in double. The sum is also exact if
+// the magnitudes of its two terms differ at most by a factor of 2^30.
 inline __half __hfma(__half a, __half b, __half c) {
   return __double2half(fma(double{__half2float(a)}, double{__half2float(b)}, double{__half2float(c)}));
 }

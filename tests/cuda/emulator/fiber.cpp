@@ -29,7 +29,7 @@ using boost::context::detail::make_fcontext;
 using boost::context::detail::transfer_t;
 
 #ifdef SHOAL_ADDRESS_SANITIZER
-constexpr size_t kStackSize = 512 * 1024;  // stack frames with instrumentation are several times larger
+constexpr size_t kStackSize = 512 * 1024;  // the address sanitizer makes stack frames several times larger
 #else
 constexpr size_t kStackSize = 128 * 1024;
 #endif

@@ -1,7 +1,7 @@
 // A fiber is a stack and the point where its execution continues. One OS thread switches between many fibers without a
-// system call (Boost.Context). The address sanitizer is notified of each switch. The function of a fiber never returns:
-// an idle fiber waits until it is used again. The destructor of a fiber only returns its stack to the pool. All threads
-// share one pool of stacks.
+// system call (Boost.Context). The address sanitizer is notified of each switch. The function of a fiber never returns.
+// An idle fiber waits until the fiber is used again. The destructor of a fiber only returns its stack to the pool. All
+// threads share one pool of stacks.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ class Fiber {
  public:
   using Entry = void (*)(Fiber& self, void* argument);
 
-  /// Represents the running thread, so that fibers can switch back to it.
+  /// Constructs a fiber that represents the running OS thread, so that other fibers can switch back to this thread.
   Fiber() = default;
   /// The first switch to the fiber calls entry(self, argument). entry must never return.
   Fiber(Entry entry, void* argument);
@@ -24,7 +24,8 @@ class Fiber {
   /// the pool.
   static void keep_stacks();
 
-  /// Continues with `next`. Must be called on the running fiber; returns when another fiber switches back to it.
+  /// Suspends this fiber, which must be the running fiber, and runs `next`. Returns when another fiber switches back to
+  /// this fiber.
   void switch_to(Fiber& next);
 
  private:

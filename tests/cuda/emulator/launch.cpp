@@ -16,7 +16,7 @@ namespace {
 constexpr int kMostHelpers = 256;
 constexpr uint64_t kEarlyBlocks = 4;
 
-/// SHOAL_EMULATED_BLOCKS is forward (default) or reverse.
+/// Whether SHOAL_EMULATED_BLOCKS is `reverse`. The default is `forward`.
 bool blocks_in_reverse() {
   const char* value = std::getenv("SHOAL_EMULATED_BLOCKS");
   return value != nullptr && std::string_view(value) == "reverse";

@@ -1,9 +1,10 @@
 // One or more OS threads run a kernel. The stream's thread runs the blocks one after the other. If blocks wait for each
-// other, more threads help.
+// other, additional OS threads also run blocks of this kernel.
 //
-// A kernel of launch_early() may begin before the previous work has ended. With SHOAL_EMULATED_EARLY=1, the first and
-// last blocks of such a kernel may begin while up to three earlier kernels still run. These blocks run until all their
-// threads are in wait_for_previous() or at a barrier. They continue when the earlier kernels have ended.
+// A kernel that launch_early() launches may begin before the previous work has ended. With SHOAL_EMULATED_EARLY=1, the
+// first and last blocks of such a kernel may begin while up to three earlier kernels still run. These blocks run until
+// all their threads are in wait_for_previous() or at a barrier. The blocks continue when the earlier kernels have
+// ended.
 #pragma once
 
 #include <vector_types.h>
@@ -62,7 +63,7 @@ class Launch {
   bool may_go_on() const { return may_go_on_.load(std::memory_order_acquire); }
   void wait_to_go_on() const { may_go_on_.wait(false, std::memory_order_acquire); }
   void note_wait_for_previous();
-  /// Notes that a block that began early waits, spins or has ended.
+  /// Records that an early block waits, spins or has ended.
   void note_stand();
   void note_let_next_start();
   void offer_room();

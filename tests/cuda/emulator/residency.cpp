@@ -14,8 +14,8 @@
 namespace shoal::cuda::emulator {
 namespace {
 
-constexpr size_t kRegisters = 65536, kMostRegisters = 255;  // registers of a multiprocessor; most registers of a thread
-constexpr size_t kReservedBytes = 1024;                     // reserved bytes of shared memory per block
+constexpr size_t kRegisters = 65536, kMostRegisters = 255;  // registers per multiprocessor; maximum per thread
+constexpr size_t kReservedBytes = 1024;                     // shared memory that the GPU reserves per block, in bytes
 
 template <class Change>
 void change(Room& free, const Room& room, Change change) {

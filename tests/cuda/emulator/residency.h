@@ -2,8 +2,8 @@
 // multiprocessor from its start to its end, even while it waits for other blocks. If no multiprocessor has room for a
 // block, the block waits, as on a GPU. The resources of a multiprocessor depend on the generation (runtime.h). sm_90
 // has 65,536 registers, 228 KiB of shared memory, 2,048 threads and 32 blocks. The emulator gives each thread as many
-// registers as the block size allows (at most 255). Compiled kernels never use more registers, so blocks that fit here
-// also fit on a GPU. All functions are thread-safe.
+// registers as the block size allows (at most 255). Compiled kernels never use more registers than this number, so
+// blocks that fit here also fit on a GPU. All functions are thread-safe.
 #pragma once
 
 #include <array>

@@ -61,7 +61,7 @@ class Stream {
   int gpu() const { return gpu_; }
   /// Whether the stream and the default stream wait for each other.
   bool blocking() const { return blocking_; }
-  /// `works` is false for operations that do not make the stream busy, such as the record of an event.
+  /// `works` is false for an operation that does not make the stream busy, such as kEventRecord.
   void push(Operation operation, bool works = true);
   /// Returns a record that is set when all queued work is done.
   std::shared_ptr<Record> record();
@@ -142,8 +142,8 @@ struct Runtime {
 Runtime& runtime();
 
 int gpu_count();
-/// A row of NVIDIA's table "Technical Specifications per Compute Capability". A block may use 1 KiB less than the
-/// multiprocessor's shared memory. All generations have 65,536 registers.
+/// A row of NVIDIA's table "Technical Specifications per Compute Capability". A block may use all shared memory of a
+/// multiprocessor except 1 KiB. All generations have 65,536 registers.
 struct Generation {
   int compute_capability;
   size_t shared_bytes, threads, blocks;  ///< limits per multiprocessor
@@ -167,7 +167,8 @@ cudaError_t api(const char* name, Function&& function) {
   const cudaError_t asked = begin_call(name);
   return end_call(name, asked != cudaSuccess ? asked : function());
 }
-/// api_outside_capture() is for calls that are not allowed during a capture. Such a call breaks all running captures.
+/// Breaks the running captures that the calling thread began. Returns an error if such a capture exists.
+/// api_outside_capture() is for calls that are not allowed during a capture.
 cudaError_t spoil_captures();
 template <class Function>
 cudaError_t api_outside_capture(const char* name, Function&& function) {

@@ -62,8 +62,8 @@ void Stream::run(Item item, std::unique_lock<std::mutex>& lock) {
 
 std::vector<const Operation*> Stream::early_ones(std::unique_lock<std::mutex>& lock, const Operation& operation) {
   if (operation.kernel == nullptr || !kernels_start_early()) return {};
-  // Longest wait for the next operation, which usually arrives immediately. If the operation arrives later, it does not
-  // start early. This order is also correct.
+  // The longest wait for the next operation, which usually arrives immediately. An operation that arrives after this
+  // time starts after the current kernel has ended. This order is also correct.
   constexpr std::chrono::milliseconds kPatience{5};
   changed_.wait_for(lock, kPatience, [this] { return ends_ || !queue_.empty(); });
   std::vector<const Operation*> found;
@@ -162,8 +162,8 @@ using namespace shoal::cuda::emulator;  // NOLINT: definitions of the runtime's 
 
 namespace {
 
-/// Breaks the capture of the stream, if there is one. Used by stream queries, host waits and event calls: the emulator
-/// cannot capture them.
+/// Breaks the capture of the stream, if there is one. Stream queries, host waits and event calls use this function,
+/// because the emulator cannot capture these calls.
 cudaError_t refuse_capturing(Stream& stream) {
   const std::lock_guard lock(runtime().mutex);
   if (stream.capture == nullptr) return cudaSuccess;

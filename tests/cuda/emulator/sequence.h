@@ -1,5 +1,5 @@
-// Runs the operations of a stream, or of a branch of a graph, one after the other. With SHOAL_EMULATED_EARLY=1, kernels
-// of launch_early() begin before the preceding kernels have ended (launch.h).
+// Runs the operations of a stream or of a graph one after the other. With SHOAL_EMULATED_EARLY=1, a kernel that
+// launch_early() launches may begin before the preceding kernels have ended (launch.h).
 #pragma once
 
 #include <deque>
@@ -14,7 +14,7 @@ namespace shoal::cuda::emulator {
 
 enum class OperationKind { kKernel, kCopy, kFill, kGraph, kEventRecord, kEventWait, kFree };
 
-/// An operation of a stream or a graph. The operation runs with the workers of the stream.
+/// An operation of a stream or a graph. `run` receives the workers of the stream.
 struct Operation {
   OperationKind kind;
   std::function<void(Workers&)> run;  ///< empty for kernels

@@ -1,6 +1,6 @@
 // Matrix instructions. devices/cuda/kernels/mma.h includes this file if SHOAL_CUDA_EMULATED is defined. The lanes of a
-// warp meet, and the last lane computes the results of all lanes. As in Hopper's tensor cores, sums are truncated
-// instead of rounded.
+// warp wait for each other, and the last lane to arrive computes the results of all lanes. As in Hopper's tensor cores,
+// sums are truncated instead of rounded.
 #pragma once
 
 #include <cstdint>

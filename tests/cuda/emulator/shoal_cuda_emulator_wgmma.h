@@ -1,9 +1,9 @@
 // Warpgroup products. devices/cuda/kernels/wgmma.h includes this file if SHOAL_CUDA_EMULATED is defined. Each warp
 // computes its own rows of a product in wgmma_wait(). Until then, the sums of the warp are NaN. The emulator reads the
-// operands of the whole warpgroup twice: when the product begins and in wgmma_wait(). The program aborts if shared
-// memory has changed in between, for example because copies were incomplete at the beginning. The program also aborts
-// if lanes are missing, if a group has no wgmma_fence(), or if a warp ends before its products are complete. The
-// emulator does not detect a missing fence_async().
+// operands of the whole warpgroup twice: when the product begins and in wgmma_wait(). The program aborts if the
+// operands have changed between the two reads, for example because copies were incomplete at the first read. The
+// program also aborts if lanes are missing, if a group has no wgmma_fence(), or if a warp ends before its products are
+// complete. The emulator does not detect a missing fence_async().
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// Barriers of a block, and operations of the lanes of a warp. In an operation the lanes meet: each lane waits for all
-// lanes of the mask that have not ended. All these lanes must be at the same line. A lane is missing if it has ended or
-// if the block has no such thread. On a GPU, the value of a missing lane is undefined. The emulator aborts when a
-// kernel reads this value.
+// Barriers of a block, and operations of the lanes of a warp. In such an operation, each lane waits until every other
+// lane of the mask has arrived or ended. All lanes that arrive must be at the same source line. A lane is missing if it
+// has ended or if the block has no such thread. On a GPU, the value of a missing lane is undefined. The emulator aborts
+// when a kernel reads this value.
 #pragma once
 
 #include <array>

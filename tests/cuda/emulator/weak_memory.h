@@ -1,16 +1,16 @@
 // Weak memory (SHOAL_EMULATED_WEAK=1) delays words that a block writes with store_release() and store_pair(). Other
 // blocks, other GPUs and the host see these words later. The block first buffers up to 64 words. Whenever all threads
-// of the block pause, a random bit per word decides whether the word becomes visible. Words for one address stay in
-// order, and a release becomes visible after all earlier words. A fence, an atomic operation and the end of the block
-// make all words visible. The block itself sees its words immediately through load_acquire() and load_pair(). Weak
-// memory detects kernels that wrongly rely on one of these properties:
+// of the block pause, a random bit per word decides whether the word becomes visible. Words for one address become
+// visible in the order of their stores, and a release becomes visible after all earlier words. A fence, an atomic
+// operation and the end of the block make all words visible. The block itself sees its words immediately through
+// load_acquire() and load_pair(). Weak memory detects kernels that wrongly rely on one of these properties:
 //
 // - The halves of a packet, or several packets, arrive together or in order.
 // - A word that is stored after a release becomes visible after the release.
-// - A store is visible before a later load without a fence between the store and the load.
+// - Without a fence between a store and a later load, the store is visible before the load.
 //
 // Plain stores are visible immediately, and plain loads never return stale data, because the emulator does not
-// intercept them. The thread sanitizer checks that kernels order plain accesses between blocks and streams.
+// intercept plain accesses. The thread sanitizer checks that kernels order plain accesses between blocks and streams.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ uint64_t next_random(uint64_t& state);
 /// The buffered words of one block. Not thread-safe.
 class StoreBuffer {
  public:
-  /// Reads SHOAL_EMULATED_WEAK. Words are buffered only in blocks, and only if weak memory is on.
+  /// Reads SHOAL_EMULATED_WEAK. Words are buffered only while a block runs and weak memory is on.
   void start_block();
   void end_block();
   void store(uint32_t* address, uint32_t value) { keep({address, value, true}); }  // a store with release semantics

@@ -31,8 +31,8 @@ struct Descriptor {
         base_offset(static_cast<uint32_t>(bits >> 49 & 7)),
         swizzle(static_cast<uint32_t>(bits >> 62)) {}
 
-  /// Returns the address of 16-byte chunk `chunk` of row `row`. The PTX manual draws this layout for operands with k
-  /// along rows.
+  /// Returns the address of 16-byte chunk `chunk` of row `row`. The PTX manual has a figure of this layout for K-major
+  /// operands.
   uint32_t address_of(uint32_t row, uint32_t chunk) const {
     const uint32_t group = address + row / 8 * stride;
     if (swizzle == 0) return group + row % 8 * 16 + chunk * leading;
@@ -61,7 +61,7 @@ Row fetch(const Descriptor& descriptor, int row) {
   return elements;
 }
 
-/// The operands of a warpgroup: 64 rows of a (each warp multiplies 16 of them) and all columns of b.
+/// The operands of a warpgroup: 64 rows of `a` (16 rows per warp) and all columns of `b`.
 struct Operands {
   std::vector<Row> a, b;
   bool operator==(const Operands&) const = default;
@@ -70,7 +70,7 @@ struct Operands {
 struct Product {
   ProductOf elements;
   int columns;
-  int first_row;  ///< first row of a
+  int first_row;  ///< first of the 16 rows of `a` that this warp multiplies
   Descriptor a, b;
   unsigned group;
   Operands first_seen = {};
@@ -125,7 +125,7 @@ struct Begin {
 
 }  // namespace
 
-/// The products of one warp that are not complete.
+/// The incomplete products of one warp.
 struct WarpProducts {
   std::list<Product> pending;
   unsigned groups = 0;  ///< number of committed groups

@@ -1,5 +1,6 @@
 // A pool of OS threads without an upper limit on their number. Each task starts immediately, on a free thread or on a
-// new thread. Each stream has its own pool, which runs helpers of its launches and branches of graphs.
+// new thread. Each stream has its own pool. If a kernel needs several OS threads, a task of this pool runs some blocks
+// of the kernel.
 #pragma once
 
 #include <condition_variable>

@@ -25,7 +25,7 @@ namespace {
 #endif
 constexpr int kVersion = SHOAL_STANDIN_VERSION;
 
-/// All ranks and worlds. The registry keeps ended ranks, so that no handle is used twice.
+/// All ranks and World objects of this process. The registry keeps ended ranks, so that no handle is used twice.
 struct Registry {
   std::mutex mutex;
   std::map<Comm*, std::shared_ptr<Comm>> ranks;
@@ -38,7 +38,7 @@ Registry& registry() {
   return registry;
 }
 
-/// Calls function(rank) for the rank of a handle, unless a test has injected another result.
+/// Calls function(rank) for the rank of a handle. If a test has injected an error, returns this error instead.
 template <class Function>
 Result with_rank(const char* name, Comm* handle, Function function) {
   std::shared_ptr<Comm> rank;

@@ -1,14 +1,15 @@
 // A stand-in for NCCL: a library with the functions of collectives/nccl/nccl_api.h. The library exchanges bytes between
-// ranks of one process, or of several processes on one computer. The exchange follows the order of the emulated CUDA
+// ranks of one process, or of several processes on one computer. Operations run in the order of the emulated CUDA
 // streams. The library behaves like NCCL:
 //
-// - A call waits forever for a missing rank. If a process of the mesh has died, the call reports this.
-// - Messages of an aborted rank to other processes are lost if they are still in flight.
-// - The library continues to work on a call after the call has returned ncclInProgress.
+// - A collective waits forever for a missing rank. If a process of the mesh has died, ncclCommGetAsyncError() returns
+//   ncclRemoteError.
+// - When a rank is aborted, its messages that are still in flight to other processes are lost.
+// - After a call has returned ncclInProgress, the library continues the call in another thread.
 // - Versions before 2.30 refuse two ranks on one GPU.
-// - CUDA graphs contain captured calls. A rank is not destroyed while a graph refers to it.
+// - CUDA graphs contain captured calls. A rank is not destroyed while a graph refers to the rank.
 //
-// SHOAL_NCCL_STANDIN_DELAY is the delay of each message to other processes in milliseconds.
+// SHOAL_NCCL_STANDIN_DELAY is a number of milliseconds. Each message to another process is delayed by this time.
 //
 // Tests inject faults and inspect calls through Control. Tests look up Control by name in the loaded library. Control
 // is thread-safe.
@@ -49,7 +50,7 @@ class Control {
   /// Operations that the rank starts after this call never complete.
   void stall(int rank) { locked()->stalled.insert(rank); }
   bool stalls(int rank) { return locked()->stalled.contains(rank); }
-  /// Counts a call. Returns the result of an injected fault, otherwise success.
+  /// Counts a call. Returns the result of an injected fault, or kSuccess if no fault matches the call.
   Result begin(const std::string& name, int rank) {
     const Locked data = locked();
     ++data->counts[name];
@@ -62,13 +63,13 @@ class Control {
     return Result::kSuccess;
   }
   void record(int rank, std::string call) { locked()->calls[rank].push_back(std::move(call)); }
-  /// Calls of a rank since the previous take_calls(), such as "ncclBroadcast count=5 type=7 root=0".
+  /// Returns the calls of a rank since the previous take_calls(), such as "ncclBroadcast count=5 type=7 root=0".
   std::vector<std::string> take_calls(int rank) { return std::exchange(locked()->calls[rank], {}); }
   /// Number of calls of a function by all ranks since reset().
   int count_calls(const std::string& name) { return locked()->counts[name]; }
   void report(std::string problem) { locked()->problems.push_back(std::move(problem)); }
-  /// Reports of misuse: ranks that do not agree, calls before the previous call completed, and calls after a rank has
-  /// ended.
+  /// Returns reports of misuse. Examples: ranks called different collectives; a call on a rank came before the rank's
+  /// previous call completed; a rank was used after its end.
   std::vector<std::string> problems() { return locked()->problems; }
   /// Number of ranks that were created and have not ended.
   int live_ranks() const { return live_ranks_; }

@@ -59,7 +59,7 @@ size_t bytes_of(DataType type) {
   }
 }
 
-/// Sums the parts in rank order. Floats are summed in f32; integer sums wrap around.
+/// Sums the ranks' addends in rank order. Floats are summed in f32; integer sums wrap around.
 static Bytes sum(const std::vector<Bytes>& parts, DataType type) {
   switch (type) {
     case DataType::kFloat32:
@@ -289,7 +289,7 @@ bool Comm::receive(const Operation& operation, uint64_t number, std::unique_lock
     return true;
   }
   Meeting& meeting = world->meetings[number];
-  // As in NCCL, a rank that only sends completes before the other ranks have received the data.
+  // As in NCCL, the root of a broadcast does not wait until the other ranks have received the data.
   const bool waits = operation.kind != Kind::kBroadcast || operation.root != rank;
   world->wait(lock, [&] { return ended || !waits || meeting.arrived == world->size(); });
   if (ended) return false;

@@ -1,6 +1,7 @@
-// Internals of the stand-in for NCCL: ranks, and the world in which they meet. The operations of a rank run in its
-// stream. A launch is a call or a group of calls, and launches run one after the other. Each launch gives the rank's
-// data to the world, then waits for the data of the other ranks. Each process has one World object per id.
+// Internals of the stand-in for NCCL: ranks, and the World object through which they exchange data. The operations of a
+// rank run in its stream. A launch is a call or a group of calls, and launches run one after the other. Each launch
+// gives the rank's data to the World object, then waits for the data of the other ranks. Each process has one World
+// object per NCCL unique id.
 #pragma once
 
 #include <atomic>
@@ -38,25 +39,25 @@ size_t bytes_of(DataType type);
 
 using Bytes = std::vector<std::byte>;
 
-/// Header of a message from one rank to all other ranks. In the file the data follow the header.
+/// Header of a message from one rank to all other ranks. In the file of World, the data follow the header.
 struct Header {
   enum What : uint32_t { kHello, kPart, kLetter, kFinal };
   What what = kHello;
   int32_t rank = 0;  ///< rank of the sender
   Kind kind = Kind::kAllReduce;
   DataType type = DataType::kInt8;
-  int32_t root = 0;     ///< rank of the root or peer; the GPU for kHello
-  int32_t process = 0;  ///< process of the sender; used only in the file
+  int32_t root = 0;     ///< rank of the root or peer; for kHello, the GPU of the sender
+  int32_t process = 0;  ///< process id of the sender; used only in the file
   uint64_t number = 0, count = 0;
-  uint64_t size = 0;  ///< size of the data; used only in the file
+  uint64_t size = 0;  ///< size of the data in bytes; used only in the file
 };
 struct Parcel {
   Header header;
   Bytes data = {};
 };
 
-/// The state of all ranks of one id, as this process sees it. Processes append their messages to a file whose path is
-/// the id.
+/// The state of all ranks of one NCCL unique id, as this process sees it. Processes append their messages to a file
+/// whose path is the id.
 struct World {
   World(const std::string& id, int ranks);
 
@@ -70,7 +71,7 @@ struct World {
   std::mutex mutex;  ///< guards all members below
   std::condition_variable changed;
   std::vector<int> gpus;       ///< GPU of each rank; -1 until the rank has connected
-  std::vector<int> processes;  ///< processes of the connected ranks
+  std::vector<int> processes;  ///< process id of each connected rank
   std::vector<bool> gone;      ///< whether each rank was finalized
   std::map<uint64_t, Meeting> meetings;
   std::map<std::pair<int, int>, std::deque<Bytes>> letters;  ///< data that was sent but not yet received; the key is
@@ -80,10 +81,11 @@ struct World {
   /// Whether all ranks have connected.
   bool is_whole() const;
 
-  /// A rank calls this function when the rank has met the other ranks or has ended. The function unlinks the file. If
-  /// all ranks belong to this process, the function also closes the file.
+  /// A rank calls this function when all ranks have connected or when the rank has ended. The function unlinks the
+  /// file. If all ranks belong to this process, the function also closes the file.
   void settle();
-  /// give() delivers the parcel to all ranks, tell_others() to other processes, and apply() to this process.
+  /// give() delivers the parcel to all ranks. tell_others() sends the parcel to other processes. apply() delivers the
+  /// parcel to the ranks of this process.
   void give(const Parcel& parcel);
   void tell_others(const Parcel& parcel);
   void apply(Parcel parcel, int process);
@@ -104,7 +106,7 @@ struct World {
   size_t read_ = 0;
 };
 
-/// Returns the world of an id. The first call for an id creates the world.
+/// Returns the World object of an NCCL unique id. The first call for an id creates the object.
 std::shared_ptr<World> world_of(const std::string& id, int ranks);
 
 }  // namespace shoal::nccl_standin
@@ -114,7 +116,7 @@ struct shoal::collectives::nccl::Comm : std::enable_shared_from_this<Comm> {
   Comm(std::shared_ptr<nccl_standin::World> of, int number, const cuda::emulator::Exported& runtime)
       : world(std::move(of)), rank(number), cuda(runtime) {}
 
-  /// Runs `work` in another thread. The rank reports ncclInProgress until `work` returns.
+  /// Runs `work` in another thread. The rank is in the state ncclInProgress until `work` returns.
   void start(std::function<Result()> work);
   /// Queues a launch on a stream.
   Result queue(cudaStream_t stream, std::vector<nccl_standin::Operation> operations);
@@ -122,7 +124,7 @@ struct shoal::collectives::nccl::Comm : std::enable_shared_from_this<Comm> {
   Result meet_all(int gpu);
   /// Waits until this rank has sent all messages and the other ranks are also finalized.
   Result finalize();
-  /// Ends the rank and waits until no queued or captured work refers to it. Messages in flight are lost.
+  /// Ends the rank and waits until no queued or captured work refers to the rank. Messages in flight are lost.
   void end();
 
   const std::shared_ptr<nccl_standin::World> world;
@@ -136,15 +138,15 @@ struct shoal::collectives::nccl::Comm : std::enable_shared_from_this<Comm> {
   using Meeting = nccl_standin::World::Meeting;
 
   void run(const std::vector<nccl_standin::Operation>& operations);
-  /// Returns the number of the meeting, or 0 for a send or receive.
+  /// Sends this rank's data for the operation. Returns the number of the meeting, or 0 for a send or receive.
   uint64_t send(const nccl_standin::Operation& operation);
   void give(nccl_standin::Parcel parcel);
   /// Waits for the operation's result; returns false if the rank has ended.
   bool receive(const nccl_standin::Operation& operation, uint64_t number, std::unique_lock<std::mutex>& lock);
   void take_result(const nccl_standin::Operation& operation, const Meeting& meeting) const;
 
-  uint64_t meetings_ = 0;                               ///< number of this rank's collectives so far, in stream order
+  uint64_t meetings_ = 0;                               ///< number of collectives that this rank has started
   int on_way_ = 0;                                      ///< number of delayed messages
-  std::shared_ptr<int> use_ = std::make_shared<int>();  ///< queued and captured work also holds this pointer
+  std::shared_ptr<int> use_ = std::make_shared<int>();  ///< queued and captured work hold copies of this pointer
   std::thread worker_;
 };

@@ -1,8 +1,8 @@
 // Collectives over CUDA devices of several processes. mpirun starts the processes on one machine with as many emulated
 // GPUs as ranks. Each process loads the plug-in (SHOAL_TEST_PLUGIN).
 //
-//   mpirun -np 3 cuda_ranks suite nccl      checks all collectives on all ranks; auto and staged can replace nccl
-//   mpirun -np 2 cuda_ranks early nccl      checks that messages arrive even if their sender finishes first
+//   mpirun -np 3 cuda_ranks suite nccl      checks all collectives on all ranks (nccl, auto or staged)
+//   mpirun -np 2 cuda_ranks early nccl      checks that messages arrive even if their sender has already finished
 #include <fmt/format.h>
 
 #include <chrono>

@@ -258,7 +258,7 @@ TEST_P(BackendSuite, CopiesFromAnotherFamilyWithoutBlockingTheHost) {
   }
 }
 
-TEST_P(BackendSuite, FailedStreamDoesNotBlockItsCopies) {
+TEST_P(BackendSuite, FailedStreamDoesNotBlockReceiverOfItsCopies) {
   const auto mine = new_backend();
   const auto other = other_device().init("threads=1");
   Tensor& x = placed("x", {64, 1, 1, 1});

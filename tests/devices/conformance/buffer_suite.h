@@ -41,7 +41,7 @@ TEST_P(BufferSuite, OutOfMemoryErrorNamesDeviceAndSize) {
   }
 }
 
-TEST_P(BufferSuite, PlaceChecksBoundsAndAlignment) {
+TEST_P(BufferSuite, RefusesToPlaceTensorsAtInvalidOffsets) {
   const size_t alignment = type().alignment();
   const auto buffer = type().allocate(4 * alignment);
   TensorContext context;
@@ -293,7 +293,7 @@ TEST_P(BufferSuite, BufferMayOutliveItsTensors) {
   EXPECT_EQ(get_floats(*x), ramp(20));
 }
 
-TEST_P(BufferSuite, CopyOfATensorIsNotUnplaced) {
+TEST_P(BufferSuite, ReleasedBufferDoesNotUnplaceCopiesOfTensors) {
   Tensor copy;
   {
     TensorContext context;

@@ -120,7 +120,7 @@ TEST_P(EventSuite, FailedStreamReleasesWaitingStreams) {
   EXPECT_THROW(first->synchronize(), DeviceError);
 }
 
-TEST_P(EventSuite, TwoStreamsTakeTurns) {
+TEST_P(EventSuite, EventsOrderTheTasksOfTwoStreams) {
   const auto first = new_backend();
   const auto second = new_backend();
   const auto there = device().new_event();
@@ -128,7 +128,8 @@ TEST_P(EventSuite, TwoStreamsTakeTurns) {
   static int value;
   value = 0;
   constexpr int kRounds = 1000;
-  const auto add = [](void*, const void*, bool) { ++value; };  // without the events, this would be a data race
+  const auto add = [](void*, const void*, bool) { ++value; };  // without the events, the increments would be a data
+                                                               // race
   for (int round = 0; round < kRounds; ++round) {
     back->wait(*first);
     ASSERT_TRUE(first->enqueue({add, nullptr, nullptr}));

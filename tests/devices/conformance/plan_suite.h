@@ -1,4 +1,4 @@
-// Tests of plans: segments, shown nodes, arenas, aborts, and plans that are updated for another graph.
+// Tests of plans: segments, nodes in PlanOptions::shown, arenas, aborts, and plans that are updated for another graph.
 #pragma once
 
 #include <atomic>

@@ -215,8 +215,8 @@ TEST(CpuBackend, InsufficientMemoryHasItsOwnStatus) {
 
 TEST(CpuBackend, PlansOnTwoDevicesRunConcurrently) {
   const test::CpuConfiguration configuration("devices=2,threads=1");
-  // The plan of one device pauses until the plan of the other device has finished. In the second round, the devices are
-  // exchanged.
+  // The plan of one device pauses until the plan of the other device has finished. In the second round, the devices
+  // exchange their roles.
   for (int slow : {0, 1}) {
     const auto busy = cpu(slow).init();
     const auto quick = cpu(1 - slow).init();

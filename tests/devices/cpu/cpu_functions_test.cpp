@@ -115,7 +115,7 @@ TEST(CpuFunctions, EventsAndPlansOutliveReplacedThreads) {
   set_threads(*backend, 1);
   event->synchronize();
   event->wait(*backend);
-  plan.reset();  // waits for the last run of the plan, which the replaced threads executed
+  plan.reset();  // waits for the last run of the plan; the replaced threads execute this run
   backend->synchronize();
 }
 
@@ -176,7 +176,7 @@ TEST(CpuFunctions, WaitingForQueuedWorkEndsAtTheTimeLimit) {
   const auto backend = Registry::instance().init("CPU0:threads=1");
   EXPECT_EQ(at(*backend, 0ns), Activity::kNone);
   test::Gate gate;
-  backend->hold();  // wait_for_queued must also wait for held work
+  backend->hold();  // wait_for_queued must also wait for work that hold() keeps back
   backend->enqueue(gate.task());
   EXPECT_EQ(at(*backend, 0ns), Activity::kWorks);
   const auto begin = std::chrono::steady_clock::now();

@@ -38,8 +38,8 @@ void hold(int) {
 }
 
 /// Holds threads during its lifetime. If another thread waits for a held thread, the test fails after 20 seconds. Does
-/// nothing under ThreadSanitizer, which delays a signal handler until the thread's next call of the C library. A thread
-/// may never make such a call.
+/// nothing under ThreadSanitizer, because ThreadSanitizer delays a signal handler until the thread's next call of the C
+/// library. Some threads never make such a call.
 class Hold {
  public:
   explicit Hold(const std::vector<pthread_t>& threads) {
@@ -68,11 +68,12 @@ class Hold {
 std::vector<pthread_t> helpers_of(Team& team) {
   static std::vector<pthread_t> found;
   static std::atomic<int> arrived;
-  usable_cores();  // the first call takes a lock, which a held thread must not own
+  usable_cores();  // the first call locks a mutex; a held thread must not own this mutex
   found.assign(static_cast<size_t>(team.size()), pthread_self());
   arrived = 0;
   Tensor node;
-  // Each part waits for all other parts, so that each thread runs exactly one part. Kernels must not do this.
+  // Each part waits for all other parts, so that each thread runs exactly one part. (Parts of real kernels must not
+  // wait for each other.)
   const Step step{[](const TeamContext& ctx, Tensor&) {
                     found[static_cast<size_t>(ctx.part)] = pthread_self();
                     ++arrived;
@@ -111,14 +112,14 @@ std::vector<uint64_t> expected(int length) {
   return chain.slots;
 }
 
-TEST(HeldThreads, WorkOfHeldThreadsIsDoneByOthers) {
+TEST(HeldThreads, OtherThreadsDoTheWorkOfHeldThreads) {
   constexpr int kLength = 1000;
   const std::vector<uint64_t> want = expected(kLength);
   Team team(Chain::kParts);
   team.lead([&] {
     std::vector<pthread_t> helpers = helpers_of(team);
     ASSERT_EQ(helpers.size(), 2U);
-    for (; !helpers.empty(); helpers.pop_back()) {  // round 1 holds both helpers, round 2 holds one
+    for (; !helpers.empty(); helpers.pop_back()) {  // round 1 holds both helpers, round 2 holds one helper
       Chain chain(kLength);
       const Hold hold(helpers);
       EXPECT_EQ(team.run(chain.steps, Chain::kParts), nullptr);
@@ -138,7 +139,7 @@ TEST(HeldThreads, ThreadsMayBeHeldAtAnyMoment) {
     const std::vector<pthread_t> helpers = helpers_of(team);
     constexpr int kHolds = 60;
     std::atomic<int> holds{0};
-    // The leading thread is also held. Each hold takes about a millisecond.
+    // The leading thread is also held. Each Hold object lives for about a millisecond.
     std::vector<pthread_t> all = helpers;
     all.push_back(pthread_self());
     std::thread tormentor([&] {
@@ -156,9 +157,10 @@ TEST(HeldThreads, ThreadsMayBeHeldAtAnyMoment) {
   });
 }
 
-/// One thread waits at item kHeld until all items of all other pieces have run.
-TEST(HeldThreads, HeldThreadDelaysOnlyItsPiece) {
-  constexpr int64_t kItems = 200, kHeld = 100;  // first item of part 1, whose first piece has 50 items
+/// A piece is a range of items that one thread takes at a time. One thread waits at item kHeld until all items of all
+/// other pieces have run.
+TEST(HeldThreads, HeldThreadDelaysOnlyItemsThatItClaimed) {
+  constexpr int64_t kItems = 200, kHeld = 100;  // first item of part 1; the first piece of part 1 has 50 items
   static std::atomic<int64_t> others;
   static std::atomic<bool> missed;
   static std::vector<std::atomic<int>> runs(kItems);

@@ -73,7 +73,7 @@ Rows random_rows(Random& random, const Tensor& tensor) {
   return rows;
 }
 
-/// Two equal weights, one in packed memory and one in plain memory. Both have the same views.
+/// Two equal weights, one in packed memory and one in plain memory. Each weight has the same views.
 class Twins {
  public:
   Twins(DType dtype, const Shape& shape) {
@@ -191,7 +191,7 @@ class PackedBuffer : public ::testing::TestWithParam<DType> {
   int64_t block() const { return traits(dtype()).block_elems; }
 };
 
-TEST_P(PackedBuffer, ReadsAndWritesMatchPlainMemory) {
+TEST_P(PackedBuffer, ReadsAndWritesGiveSameBytesAsPlainMemory) {
   Random random(static_cast<uint64_t>(dtype()) + 1);
   for (const int64_t k : block() == 1 ? std::vector<int64_t>{1, 37, 130} : std::vector{block(), 3 * block()}) {
     for (const Shape& shape : {Shape{k, 16, 1, 1}, {k, 33, 1, 1}, {k, 17, 3, 1}, {k, 47, 2, 2}, {k, 15, 1, 1}}) {
@@ -300,8 +300,8 @@ TEST_P(PackedBuffer, ThreadsMayWriteBytesOfOneGroup) {
   }
 }
 
-/// One thread overwrites whole groups without reading their old bytes. At the same time, another thread writes a part
-/// of a group.
+/// One thread overwrites whole groups of interleaved rows without reading the old bytes of these groups. At the same
+/// time, another thread writes a part of a group.
 TEST_P(PackedBuffer, ThreadsMayWriteWholeAndPartialGroups) {
   const auto rows = static_cast<size_t>(group_rows());
   TensorContext weights;
@@ -371,7 +371,7 @@ TEST(PackedPlacement, AcceptsOnlyWeights) {
   EXPECT_FALSE(packed_matrices(*view).has_value()) << "the view begins inside a group";
 }
 
-TEST(PackedPlacement, ViewsOfWholeGroupsAreReadPacked) {
+TEST(PackedPlacement, OnlyViewsThatBeginAtAGroupArePacked) {
   TensorContext weights;
   Tensor* weight = weights.add("w", DType::kF32, {48, 3 * group_rows() + 17, 3, 2});
   const auto memory = allocate_tensors(weights.tensors(), device().weights_type(), Usage::kWeights);
@@ -415,7 +415,8 @@ TEST(PackedPlacement, AliasesMustReferToWholeWeights) {
   memory->clear(3);
   EXPECT_EQ(bytes_of(*weight), filled(*weight, 3));
 
-  // A tensor that is not a view cannot be an alias of some rows, because such a tensor does not record the rows.
+  // A tensor that is not a view cannot be an alias of only some rows of a weight, because such a tensor does not record
+  // which rows of the weight it contains.
   Graph graph;
   Tensor* view = slice(graph, weight, {1, group_rows(), 17});
   Buffer::place_view(*view);
@@ -496,7 +497,7 @@ TEST(PackedPlacement, CopiesBetweenPackedAndPlainMemory) {
   set_bytes(*plain, Bytes(bytes.size()));
   tensor_copy(*back, *plain);
   EXPECT_EQ(bytes_of(*plain), bytes);
-  // Copies rows whose position inside the group changes.
+  // Copies rows 5 to 24 to rows 2 to 21, so the position of a row inside its group changes.
   Graph graph;
   Tensor *from = slice(graph, packed, {1, 5, 20}), *to = slice(graph, back, {1, 2, 20});
   Buffer::place_view(*from);

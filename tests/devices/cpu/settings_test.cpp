@@ -88,7 +88,7 @@ TEST(CpuSettings, ListLengthsMustAgree) {
   {
     const Variables variables("1,3", std::nullopt, "3");
     EXPECT_EQ(refusal_of(""),
-              "environment variable SHOAL_CPU_THREADS has 2 numbers for 3 CPU devices: give one, "
+              "environment variable SHOAL_CPU_THREADS has 2 numbers for 3 CPU devices: give one number "
               "or one per device");
   }
   {

@@ -57,7 +57,7 @@ TEST(Slowdown, StopCallbackEndsTheWait) {
   EXPECT_EQ(asked, 3);
 }
 
-/// Four products, which a device computes in about a millisecond. All tensors fit into the cache.
+/// Four products. A device computes them in about a millisecond. All tensors fit into the cache.
 class Products {
  public:
   Products() : backend_(Registry::instance().device("CPU0").init("threads=1")) {

@@ -1,4 +1,4 @@
-// Tests of the cores of teams. Each thread asks the system for its affinity.
+// Tests of the cores on which the threads of a team run. Each thread asks the system for its own affinity.
 #include "devices/cpu/team.h"
 
 #include <gmock/gmock.h>

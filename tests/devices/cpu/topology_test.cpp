@@ -98,7 +98,7 @@ TEST(DivideCores, EveryThreadGetsACoreIfCoresSuffice) {
   }
 }
 
-TEST(DivideCores, DevicesWithUnevenThreadsShareCoresIfTooMany) {
+TEST(DivideCores, DevicesWithUnevenThreadsShareCoresIfCoresAreFew) {
   std::vector<int> threads(20, 1);
   threads[7] = 1000;
   for (const CoreSet& set : divide_cores(kTwoNodes, 20, threads)) {
@@ -179,7 +179,7 @@ TEST(ChildProcess, DISABLED_HasTheExpectedCores) {
   EXPECT_EQ(fmt::format("{}", fmt::join(all_cores(), ",")), std::getenv("TEST_CORES"));
 }
 
-TEST(Machine, KeepsCoresWhenOpenMpBindsThreads) {
+TEST(Machine, CoresDoNotDependOnOpenMpSettings) {
   const std::string cores = fmt::format("TEST_CORES={}", fmt::join(all_cores(), ","));
   for (const char* setting : {"OMP_PROC_BIND=false", "OMP_PROC_BIND=true", "OMP_PROC_BIND=spread OMP_PLACES=threads",
                               "OMP_NUM_THREADS=1", "OMP_DYNAMIC=true"}) {
@@ -233,7 +233,7 @@ TEST(ChildProcess, DISABLED_MemoryIsBoundToItsNode) {
   for (size_t size : {size_t{100'000}, size_t{6} << 20, kOdd}) {
     void* data = allocate_on_node(size, 0);
     ASSERT_NE(data, nullptr);
-    unsigned long nodes[16] = {};  // NOLINT: type of the system call
+    unsigned long nodes[16] = {};  // NOLINT: the system call requires this type
     int mode = -1;
     for (const size_t at : {size_t{0}, size - 1}) {
       ASSERT_EQ(syscall(SYS_get_mempolicy, &mode, nodes, sizeof(nodes) * 8, static_cast<char*>(data) + at, MPOL_F_ADDR),

@@ -53,8 +53,8 @@ TEST(Counter, WaitersSeePublishedData) {
   }
 }
 
-/// A host thread yields in a loop. Another thread on the same core spins for 20 ms. Returns how often the host thread
-/// runs during these 20 ms.
+/// A host thread yields in a loop. Another thread on the same core spins for 20 ms. Returns the number of iterations of
+/// the host thread's loop during these 20 ms.
 int turns_beside_a_spinning_thread() {
   cpu_set_t core;
   CPU_ZERO(&core);
@@ -66,7 +66,7 @@ int turns_beside_a_spinning_thread() {
     sched_setaffinity(0, sizeof(core), &core);
     for (; !done; ++turns) std::this_thread::yield();
   });
-  std::thread([&] {  // a new thread, because a thread remembers that a yield took a long time
+  std::thread([&] {  // a new thread, because after a slow yield a thread does not yield for some time
     sched_setaffinity(0, sizeof(core), &core);
     while (turns == 0) std::this_thread::yield();
     const Counter never;

@@ -18,7 +18,7 @@ std::string node_lines(const Graph& graph) {
   return text;
 }
 
-TEST(Builders, PassArgumentsOfRowOps) {
+TEST(Builders, SetSourcesAndParametersOfGetRowsAndSetRows) {
   Graph g;
   TensorContext w;
   Tensor* table = w.add("t", DType::kF32, {4, 5, 1, 1});
@@ -33,7 +33,7 @@ TEST(Builders, PassArgumentsOfRowOps) {
             "%d = set_rows(%c, %a, %i) {ranges=[0:5]}\n");
 }
 
-TEST(Builders, PassArgumentsOfProductsAndElementWiseOps) {
+TEST(Builders, SetSourcesAndParametersOfProductsAndElementWiseOps) {
   Graph g;
   TensorContext w;
   Tensor* a = w.add("a", DType::kF32, {4, 4, 2, 1});
@@ -64,7 +64,7 @@ TEST(Builders, PassArgumentsOfProductsAndElementWiseOps) {
             "%r10 = glu(%b, _) {kind=reglu}\n");
 }
 
-TEST(Builders, PassArgumentsOfOpsAlongRows) {
+TEST(Builders, SetSourcesAndParametersOfNormsRopeAndAttention) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {8, 4, 4, 1});
   Tensor* mask = g.input("m", DType::kF32, {8, 4, 1, 1});
@@ -99,7 +99,7 @@ TEST(Builders, PassArgumentsOfOpsAlongRows) {
             "%r12 = merge_attention(%r11, %l)\n");
 }
 
-TEST(Builders, PassArgumentsOfOpsWithState) {
+TEST(Builders, SetSourcesAndParametersOfOpsWithState) {
   Graph g;
   const auto f32 = [&](const char* name, Shape shape) { return g.input(name, DType::kF32, shape); };
   Tensor* positions = g.input("p", DType::kI32, {3, 1, 1, 1});
@@ -112,7 +112,7 @@ TEST(Builders, PassArgumentsOfOpsWithState) {
             "%r1 = gated_delta(%q, %k, %v, %a, %b, %s, %p) {tiled=true}\n");
 }
 
-TEST(Builders, PassArgumentsOfDataMovementAndViews) {
+TEST(Builders, SetSourcesAndParametersOfCopiesAndViews) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {8, 4, 1, 1});
   cast(g, x, DType::kBF16, "r0");
@@ -136,7 +136,7 @@ TEST(Builders, PassArgumentsOfDataMovementAndViews) {
             "%r8 = permute(%x) {axes=[1,0,2,3]}\n");
 }
 
-TEST(Builders, PassArgumentsOfCollectives) {
+TEST(Builders, SetSourcesAndParametersOfCollectives) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {6, 1, 1, 1});
   collective(g, Collective::kAllReduce, x, {.rank = 1, .counts = {}}, "r0");

@@ -208,7 +208,7 @@ const Case kErrors[] = {
     {"weight %t f32 [4, 9]\ninput %i i32 [3]\n%y = get_rows(%t, %i) {ranges=[-1:9]}",
      "[get_rows y] expected no negative indices, got -1:9 (table: t f32 [4, 9], ids: i i32 [3])"},
     {"cache %c f32 [8, 4]\ninput %i i32 [3]\n%r = slice(%c) {axis=1, length=3}\n%y = set_rows(%c, %r, %i)",
-     "[set_rows y] expected rows outside the cache, got a view of the cache, which this op changes: copy the "
+     "[set_rows y] expected no view of the cache as rows, because this op changes the cache: copy the "
      "view first (contiguous) (cache: c f32 [8, 4], rows: r f32 [8, 3], ids: i i32 [3])"},
     {"input %c f32 [8, 4]\ninput %r f32 [8, 3]\ninput %i i32 [3]\n%y = set_rows(%c, %r, %i)",
      "[set_rows y] expected a cache that is persistent or the result of another set_rows, got none "
@@ -230,14 +230,14 @@ const Case kErrors[] = {
      "[mul_mat_id y] expected axis 1 of x to be 1 or 2, got 3 "
      "(experts: e f32 [4, 6, 8], x: x f32 [4, 3, 5], ids: i i32 [2, 5])"},
     {"input %a f32 [4, 3]\ninput %b f32 [2, 3]\n%y = add(%a, %b)",
-     "[add y] expected equal lengths or 1 on axis 0, got 4 and 2 (a: a f32 [4, 3], b: b f32 [2, 3])"},
+     "[add y] expected equal lengths or a length of 1 on axis 0, got 4 and 2 (a: a f32 [4, 3], b: b f32 [2, 3])"},
     {"input %a i32 [4]\ninput %b i32 [4]\n%y = div(%a, %b)",
      "[div y] expected a of a float dtype, got i32 (a: a i32 [4], b: b i32 [4])"},
     {"input %x i32 [4]\n%y = scale(%x)", "[scale y] expected x of a float dtype, got i32 (x: x i32 [4])"},
     {"input %x i32 [4]\n%y = unary(%x)", "[unary y] expected x of a float dtype, got i32 (x: x i32 [4])"},
     {"input %x f32 [4]\n%y = clamp(%x) {min=2, max=1}", "[clamp y] expected min <= max, got 2 and 1 (x: x f32 [4])"},
     {"input %g f32 [5]\n%y = glu(%g)",
-     "[glu y] expected an even length of axis 0 of the fused gate and up, got 5 (gate: g f32 [5])"},
+     "[glu y] expected an even length of axis 0 of the fused gate/up tensor, got 5 (gate: g f32 [5])"},
     {"input %g f32 [4]\ninput %u f16 [4]\n%y = glu(%g, %u)",
      "[glu y] expected up of dtype f32, got f16 (gate: g f32 [4], up: u f16 [4])"},
     {"input %x f32 [4]\n%y = rms_norm(%x) {eps=-1}", "[rms_norm y] expected eps >= 0, got -1 (x: x f32 [4])"},
@@ -271,7 +271,7 @@ const Case kErrors[] = {
     {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 20, 2]\n%y = attention(%q, %k, %k) {parts=-1}",
      "[attention y] expected parts >= 0, got -1 (q: q f32 [16, 5, 8], k: k f16 [16, 20, 2], v: k f16 [16, 20, 2])"},
     {"input %x f32 [13, 8, 5, 3]\ninput %l f32 [2, 8, 5]\n%y = merge_attention(%x, %l)",
-     "[merge_attention y] expected the lse of at least 3 parts, got the lse of 2 "
+     "[merge_attention y] expected lse values for at least 3 parts, got 2 parts "
      "(parts: x f32 [13, 8, 5, 3], lse: l f32 [2, 8, 5])"},
     {"input %x f32 [13, 8, 5, 3]\ninput %l f32 [3, 8, 4]\n%y = merge_attention(%x, %l)",
      "[merge_attention y] expected lse of shape [3, 8, 5], got [3, 8, 4] "
@@ -317,13 +317,13 @@ const Case kErrors[] = {
     {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[5,5,1,1]}",
      "[reshape y] expected 24 elements, got 25 in shape [5, 5] (x: x f32 [6, 4])"},
     {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[-1,-1,1,1]}",
-     "[reshape y] expected lengths >= 0, except at most one -1, got -1, -1, 1, 1 (x: x f32 [6, 4])"},
+     "[reshape y] expected lengths >= 0 and at most one -1, got -1, -1, 1, 1 (x: x f32 [6, 4])"},
     {"input %x f32 [6, 0]\n%y = reshape(%x) {shape=[-1,0,1,1]}",
-     "[reshape y] expected no axis of length 0 in addition to the inferred axis, got -1, 0, 1, 1 (x: x f32 [6, 0])"},
+     "[reshape y] expected no axis of length 0 if another axis is inferred (-1), got -1, 0, 1, 1 (x: x f32 [6, 0])"},
     {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[5,-1,1,1]}",
      "[reshape y] expected a multiple of 5 elements for the shape 5, -1, 1, 1, got 24 (x: x f32 [6, 4])"},
     {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[9223372036854775807,-1,9223372036854775807,1]}",
-     "[reshape y] expected lengths >= 0, except at most one -1, got 9223372036854775807, -1, 9223372036854775807, 1 "
+     "[reshape y] expected lengths >= 0 and at most one -1, got 9223372036854775807, -1, 9223372036854775807, 1 "
      "(x: x f32 [6, 4])"},
     {"input %x f32 [6, 4]\n%y = slice(%x) {axis=1, begin=3, length=2}",
      "[slice y] expected begin and length within the 4 indices of axis 1, got 3 and 2 (x: x f32 [6, 4])"},
@@ -336,7 +336,7 @@ const Case kErrors[] = {
     {"input %x i64 [6]\n%y = all_reduce(%x)",
      "[all_reduce y] expected x of dtype f32, f16, bf16, i32, got i64 (x: x i64 [6])"},
     {"input %x f32 [6]\n%y = all_reduce(%x) {counts=[6]}",
-     "[all_reduce y] expected no counts, got 1 of them (x: x f32 [6])"},
+     "[all_reduce y] expected no counts, got a list of length 1 (x: x f32 [6])"},
     {"input %x f32 [6]\n%y = all_gather(%x) {rank=1, counts=[6,5]}",
      "[all_gather y] expected 5 elements, got 6 (x: x f32 [6])"},
     {"input %x f32 [6]\n%y = all_gather(%x)", "[all_gather y] expected a rank in [0, 0), got 0 (x: x f32 [6])"},

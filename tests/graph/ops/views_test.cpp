@@ -28,7 +28,7 @@ TEST(Views, SlicesOfEveryAxisKeepStrides) {
   }
 }
 
-TEST(Views, QuantisedSliceOffsetsCountBlocks) {
+TEST(Views, OffsetsOfQuantisedSlicesAreWholeBlocks) {
   TensorContext weights;
   Graph g;
   Tensor* w = weights.add("w", DType::kQ8_0, {128, 6, 1, 1});

@@ -94,7 +94,8 @@ class CacheModel {
     Tensor *rows = nullptr, *ids = nullptr;
     std::unique_ptr<GraphPlan> plan;
   };
-  /// A tensor of the meta device, an equal tensor of a simple device, and the expected bytes of the two tensors.
+  /// A tensor of the meta device, a tensor of a simple device with the same type and shape, and the expected bytes of
+  /// the two tensors.
   struct One {
     Tensor *tensor = nullptr, *beside = nullptr;
     Bytes plain, beside_plain;
@@ -137,14 +138,15 @@ class CacheModel {
     const size_t bytes = one.plain.size();
     Rows rows;
     rows.row_bytes = 1 + rng_() % bytes;
-    if (pick(2) == 0) rows.row_bytes = 1 + rng_() % std::min<size_t>(bytes, 40);  // short rows make several rows likely
+    if (pick(2) == 0) rows.row_bytes = 1 + rng_() % std::min<size_t>(bytes, 40);  // short rows, so that many rows fit
     rows.stride = rows.row_bytes + rng_() % 7;
     rows.rows = 1 + rng_() % ((bytes - rows.row_bytes) / rows.stride + 1);
     rows.offset = rng_() % (bytes - rows.row_bytes - (rows.rows - 1) * rows.stride + 1);
     return {rows, rows.row_bytes + rng_() % 5};
   }
-  /// Random bytes below 0x40. In every type, such bytes are finite numbers >= 0. The addends of a Partial tensor are
-  /// the value and zeros. So the sum of these addends has the same bytes as the value.
+  /// Random bytes below 0x40. In the dtypes of Partial tensors (f32, f16, bf16 and i32), elements of such bytes are
+  /// finite and >= 0. One addend of a Partial tensor is the value, and the other addends are zeros. So the sum of these
+  /// addends has the same bytes as the value.
   Bytes random_bytes(size_t size) {
     Bytes bytes(size);
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(pick(0x40));
@@ -159,7 +161,8 @@ class CacheModel {
     ASSERT_EQ(got, expected) << what << " on " << ranks_ << " ranks";
   }
 
-  // Each of the following functions corresponds to a call on the tensor and makes the same change to the plain array.
+  // part() and write() access the plain array. Each later function makes a call on the tensor and the same access to
+  // the plain array.
   static Bytes part(const One& one, const Range& r) {
     const auto begin = one.plain.begin() + static_cast<ptrdiff_t>(r.offset);
     return {begin, begin + static_cast<ptrdiff_t>(r.size)};
@@ -281,7 +284,7 @@ class CacheModel {
     change_beside(one);
     beside_backend_->copy_async(*one.beside, *backend_, *one.tensor);
     one.plain = one.beside_plain;
-    if (pick(2) == 0) change_beside(one);  // a later change must not affect the copy
+    if (pick(2) == 0) change_beside(one);  // this later write must not affect the copy
   }
   void copy_out_async() {
     One& one = any();

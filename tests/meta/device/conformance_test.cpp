@@ -1,4 +1,4 @@
-// Runs the conformance suites of devices on meta devices.
+// Runs the suites of tests/devices/conformance.h on meta devices.
 #include "tests/devices/conformance.h"
 
 #include "devices/cpu/cpu_device.h"
@@ -8,8 +8,8 @@ namespace shoal::test {
 namespace {
 
 Device* meta_device(const char* params) {
-  cpu::configure("devices=8,threads=1");  // one configuration for all tests, because meta devices of earlier tests keep
-                                          // their members
+  cpu::configure("devices=8,threads=1");  // all tests use the same CPU devices, because meta devices of earlier tests
+                                          // still have these devices as members
   return &meta::family().create_device(params);
 }
 

@@ -1,5 +1,6 @@
-// Tests of calls that wait for a meta backend with held work (Backend::hold). Such a call must first release the work
-// of all members. Otherwise one member waits in a collective for another member until the timeout.
+// Tests of calls that wait for a meta backend while the work of the backend is held (Backend::hold). Such a call must
+// first release the work of all members. Otherwise one member waits in a collective for another member until the
+// timeout.
 #include <gtest/gtest.h>
 
 #include "meta/device/meta_backend.h"

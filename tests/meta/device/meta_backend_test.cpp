@@ -146,7 +146,7 @@ TEST_F(MetaBackendRuns, ThrowsMemberFailureUnchanged) {
         },
         ThrowsMessage<DeviceError>(HasSubstr("the disk is on fire")));
     EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s) << "no rank waited for the timeout";
-    backend->synchronize();  // the failure is thrown only once
+    backend->synchronize();  // does not throw, because each failure is thrown only once
     expect_recovered();
   }
 }
@@ -245,7 +245,7 @@ TEST(MetaBackendPartial, TensorIsWrittenAndReadInStreamOrder) {
   std::vector<float> first(9000, 1.5f), second(9000), seen(9000), later(9000);
   for (size_t i = 0; i < second.size(); ++i) second[i] = static_cast<float>(i);
   std::vector<std::byte> odd(101);
-  for (int held : {0, 1, 2}) {  // the rank that is delayed
+  for (int held : {0, 1, 2}) {  // the index of the delayed rank
     test::Gate gate;
     ASSERT_TRUE(backend->members()[held]->enqueue(gate.task()));
     backend->set_async(*w, first.data(), 0, 36000);

@@ -51,7 +51,7 @@ TEST_F(MetaBufferTensors, AreCopiedBetweenBackendsInStreamOrder) {
   const std::vector<float> zeros(48);
   simple->set_async(*plain, values.data(), 0, 192);
   simple->copy_async(*plain, *meta, *sharded);
-  simple->set_async(*plain, zeros.data(), 0, 192);  // this write must not affect the copy
+  simple->set_async(*plain, zeros.data(), 0, 192);  // this later write must not affect the copy
   std::vector<float> seen(48), back(48);
   meta->get_async(*sharded, seen.data(), 0, 192);
   meta->copy_async(*sharded, *simple, *plain);
@@ -127,7 +127,7 @@ TEST_F(MetaBufferTensors, MayReuseAddressOfView) {
   Graph graph("g");
   Tensor* view = transpose(graph, sharded);
   sharded->buffer->clear(0);
-  std::optional<Tensor> slot(*view);  // two tensors have this address, one after the other
+  std::optional<Tensor> slot(*view);  // first a view and then a new tensor have this address
   Buffer::place_view(*slot);
   slot.emplace(*fresh);
   auto& buffer = *sharded->buffer;
@@ -178,9 +178,9 @@ Device& null_device(std::string_view params) {
   return Registry::instance().find_family("NULL")->create_device(params);
 }
 
-// If a tensor is split by rows, fill() reads its rows directly into the memory of each member. Any other tensor is read
-// once for all members.
-TEST_F(MetaBufferTensors, FillReadsOnlyRowsOfEachMember) {
+// fill() reads the rows of a tensor that is split by rows directly into the memory of each member. fill() reads any
+// other tensor once for all members.
+TEST_F(MetaBufferTensors, FillReadsRowsOfEachMemberSeparately) {
   Tensor* columns = context.add("columns", DType::kF32, {8, 6, 1, 1});
   const auto meta = MetaDevice::create({mesh.members[0], mesh.members[1]},
                                        test::callback_for({{"columns", split(0, 2, "5:{0} 3:{1}")}}));
@@ -330,7 +330,7 @@ struct ProductsOfOneRank {
   std::unique_ptr<GraphPlan> plan = backend->create_plan(loaded.graph);
 };
 
-TEST(MetaBufferLimits, RefuseAccessToPartialTensorsThatLackAnAddend) {
+TEST(MetaBufferLimits, AccessToPartialTensorThatLacksAddendIsRefused) {
   for (const auto& [experts, missing] : {std::pair{"4:{0}", "rank 1"}, {"4:{1}", "rank 0"}}) {
     ProductsOfOneRank of(experts, "");
     Tensor& products = of.products;
@@ -349,7 +349,7 @@ TEST(MetaBufferLimits, RefuseAccessToPartialTensorsThatLackAnAddend) {
   }
 }
 
-TEST(MetaBufferLimits, OutputSumsHaveAddendsOnEveryRank) {
+TEST(MetaBufferLimits, PartialOutputsHaveAddendsOnEveryRank) {
   for (const char* experts : {"4:{0}", "4:{1}"}) {
     ProductsOfOneRank of(experts, "output %products");
     const std::vector<float> values(12, 1.0f);

@@ -293,7 +293,7 @@ TEST_F(MetaEvents, HostWaitsForAllMembers) {
 
 /// A cache [dim 4, rows 6, heads 3], split by heads over two ranks. The saved block has rows [begin, begin + count) of
 /// all heads.
-TEST(CacheState, IsSavedAndRestoredByRows) {
+TEST(CacheState, RowsOfAllHeadsAreSavedAndRestored) {
   const auto layout = Layout::split(2, parse_partition(2, "1:{1} 1:{0} 1:{1}"));
   const test::CpuMesh mesh(2, {{"k", layout}});
   TensorContext context, plain;

@@ -158,7 +158,7 @@ TEST_F(MetaFunctions, RefuseCommunicatorIfClassSizesDiffer) {
   Borrowed first(*cpus_[0], family), second(*cpus_[1], family);
   const uint64_t sizes = std::exchange(Offering::offer.class_sizes, 1);
   EXPECT_THAT([&] { mirrored({&first, &second}); },
-              ThrowsMessage<DeviceError>(HasSubstr("[family OFFERING] its class layouts differ from this program's")));
+              ThrowsMessage<DeviceError>(HasSubstr("[family OFFERING] the class layouts of the plug-in")));
   MetaOptions named;
   named.communicator = collectives::make_host_communicator;
   EXPECT_NO_THROW(mirrored({&first, &second}, named)) << "the family's communicator is not used";

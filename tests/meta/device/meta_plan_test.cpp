@@ -133,7 +133,8 @@ TEST_F(MetaPlan, AbortOfOneRankStopsAllRanks) {
   for (int stop = 0; stop < 40; stop += 3) {
     SCOPED_TRACE(stop);
     std::atomic<int> asked{0};
-    ASSERT_TRUE(backend->set_abort_callback([&] { return asked++ == stop; }));  // the callback stops one rank once
+    ASSERT_TRUE(backend->set_abort_callback([&] { return asked++ == stop; }));  // returns true for only one call, so
+                                                                                // the callback stops one rank
     for (Tensor* input : own->inputs()) fill(*input);
     const auto begin = std::chrono::steady_clock::now();
     for (int segment : {0, 1}) backend->compute_async(*plan, segment, segment + 1);
@@ -216,7 +217,7 @@ TEST_P(MetaCopies, AreMadeInStreamOrderWithoutBlockingHost) {
   }
 }
 
-TEST_P(MetaCopies, WorkWithBlockingCalls) {
+TEST_P(MetaCopies, AreCorrectWithBlockingCalls) {
   tensor_set(*x, values.data(), 0, 2800);
   tensor_copy(*x, *y);
   EXPECT_EQ(test::read_floats(*y), values);
@@ -225,7 +226,7 @@ TEST_P(MetaCopies, WorkWithBlockingCalls) {
   EXPECT_EQ(test::read_floats(*x), values);
 }
 
-TEST_P(MetaCopies, WorkBetweenTensorsOfOneBackend) {
+TEST_P(MetaCopies, AreCorrectBetweenTensorsOfOneBackend) {
   Tensor* z = context.add("z", DType::kF32, {100, 7, 1, 1});
   const auto memory = allocate_tensors({&z, 1}, second->buffer_type(), Usage::kWeights);
   const auto backend = second->init("threads=1");

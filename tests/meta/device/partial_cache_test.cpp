@@ -1,5 +1,5 @@
-// set_rows rounds each element of a Partial cache only once, as cast does. This holds for every layout of the written
-// rows.
+// Like cast, set_rows rounds each element of a Partial cache only once. The tests check this for every layout of the
+// written rows.
 #include <gtest/gtest.h>
 
 #include "tests/meta/mesh.h"
@@ -23,7 +23,8 @@ TEST_P(PartialCache, RoundsSumOfRowsOnce) {
     const auto backend = mesh.device->init();
     const auto plan = backend->create_plan(model.graph);
     if (rows_are_partial) {
-      // bf16 has 8 significant bits. So bf16 cannot represent the products of these addends and 1001 exactly.
+      // The addends are 1001 times 0.75, 1 and 1.25. bf16 has 8 significant bits and cannot represent these products
+      // exactly.
       for (int rank = 0; rank < 3; ++rank)
         test::write_values(shard(*model.weights.find("w"), rank), {0.75 + 0.25 * rank});
     } else {

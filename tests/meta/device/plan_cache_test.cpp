@@ -119,7 +119,7 @@ TEST_P(PlanCacheRuns, DropPlansOfDestroyedGraphs) {
   EXPECT_EQ(device().memory().free, free);
 }
 
-TEST_P(PlanCacheRuns, FreeMemoryOfDestroyedPlans) {
+TEST_P(PlanCacheRuns, ReleaseMemoryOfDestroyedPlans) {
   const auto backend = init();
   Scaled graph(2);
   const auto free = device().memory().free;

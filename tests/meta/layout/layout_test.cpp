@@ -24,7 +24,7 @@ bool owns(const Partition& partition, int64_t index, int device) {
   return false;
 }
 
-/// Flat indices of the elements of a device, in the order of the device's shard.
+/// Flat indices of the elements that a device owns, in the order of the device's shard.
 Indices held(const Layout& layout, const Shape& shape, int device) {
   Indices indices;
   for (int64_t flat = 0; flat < count(shape); ++flat) {

@@ -158,7 +158,7 @@ TEST(Partition, CoverageMatchesOwnersOfElements) {
   EXPECT_GT(uncovered, 100);
 }
 
-TEST(Partition, OperationsMatchOwnersOfElements) {
+TEST(Partition, OperationsGiveSameOwnersAsOperationsOnElements) {
   for_random_partitions([](const Partition& p) {
     const std::vector<Owners> elements = elements_of(p);
     for (int64_t begin = 0; begin <= p.length(); begin += 3) {
@@ -189,7 +189,7 @@ TEST(Partition, UnequalPartsCannotBeUntiledOrScaledDown) {
   EXPECT_EQ(parse_partition(2, "3:{0} 1:{1}").scale_down(2), std::nullopt);
 }
 
-/// Applies the header's definition of group() to each element.
+/// Computes group() element by element, as partition.h defines it.
 std::optional<Partition> group_by_definition(const Partition& p, int64_t g) {
   if (p.length() % g != 0) return std::nullopt;
   const std::vector<Owners> elements = elements_of(p);

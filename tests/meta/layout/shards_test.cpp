@@ -8,7 +8,7 @@
 namespace shoal::meta {
 namespace {
 
-TEST(ShardStore, MakesLocalTensors) {
+TEST(ShardStore, DeclaredTensorsHaveOneLocalTensorPerRank) {
   ShardStore store(3);
   const Tensor q = weight(DType::kQ8_0, {64, 8, 1, 1});
   EXPECT_EQ(store.find(q), nullptr);

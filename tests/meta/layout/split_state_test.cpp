@@ -29,7 +29,7 @@ TEST(SplitState, AcceptsRunsWithSeveralOwners) {
   EXPECT_EQ(to_layout(SplitState::split(1, shared), k, 8), Layout::split(1, shared));
 }
 
-TEST(SplitState, ConvertsMirroredAndPartial) {
+TEST(SplitState, ConvertsMirroredAndPartialStatesToLayouts) {
   const Tensor plain = weight(DType::kF16, {256, 4, 1, 1});
   EXPECT_EQ(to_layout(SplitState::mirrored(), plain, 2), Layout::mirrored());
   EXPECT_EQ(to_layout(SplitState::partial(), plain, 2), Layout::partial());

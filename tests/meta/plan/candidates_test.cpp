@@ -57,7 +57,8 @@ TEST(Candidates, NeedOneUnsharedRunPerRank) {
       << "f32 cannot represent 2^24 + 1";
 }
 
-/// Selects the best values by definition: NaN is less than every value, and the lower index wins a tie.
+/// Indices of the k best values of each row. NaN is less than every other value. Equal values are in the order of their
+/// indices.
 std::vector<double> best_of(const test::Values& values, int64_t length, int64_t k) {
   const auto below = [](double a, double b) { return std::isnan(a) ? !std::isnan(b) : a < b; };
   std::vector<double> all;
@@ -115,7 +116,7 @@ test::Values random_values(std::mt19937_64& random, int64_t count) {
 
 class SplitSelection : public testing::TestWithParam<int> {};
 
-TEST_P(SplitSelection, MatchesOneDeviceWithTiesAndNaN) {
+TEST_P(SplitSelection, SelectsSameElementsAsOneDeviceDespiteTiesAndNaN) {
   const int ranks = GetParam();
   std::mt19937_64 random(static_cast<uint64_t>(ranks));
   int small_gathers = 0;
@@ -124,8 +125,7 @@ TEST_P(SplitSelection, MatchesOneDeviceWithTiesAndNaN) {
     const int64_t k =
         1 + static_cast<int64_t>(random() % static_cast<uint64_t>(trial % 2 ? length : std::min<int64_t>(length, 4)));
     const char* dtype = std::array{"f32", "f16", "bf16"}[random() % 3];
-    // scale() makes an activation from the weight. The layout of the activation is the layout of the weight, unless the
-    // plan changes the layout because another layout is cheaper.
+    // scale() makes an activation from the weight. The activation has the layout of the weight or a cheaper layout.
     const std::string text = fmt::format(
         "weight %x {} [{}, {}, {}]\n%s = scale(%x) {{scale=1}}\n%top = top_k(%s) {{k={}}}\n%best = argmax(%s)\n"
         "%e = reshape(%s) {{shape=[1,{},{},{}]}}\n%values = get_rows(%e, %top)\n%value = get_rows(%e, %best)\n"

@@ -26,8 +26,8 @@ struct PlacedOptions {
   std::vector<DType> products = {};
 };
 
-/// A plan without memory in which all tensors have fake addresses. Node i of a rank is at address (rank + 1) * 2^32 + i
-/// * kRoom. The addresses of leaves follow the addresses of nodes.
+/// A plan whose tensors have fake addresses and no memory. Node i of a rank is at address (rank + 1) * 2^32 + i *
+/// kRoom. The addresses of leaves follow the addresses of nodes.
 struct Placed {
   explicit Placed(const std::string& text, const PlacedOptions& options = {}) : store(2) {
     parse_graph(text, graph, weights);
@@ -92,7 +92,7 @@ struct Placed {
   FusedNorm call(size_t step, size_t rank) const {
     return joined_norm(*plan.ranks[rank].graph, plan.steps[step].ranges[rank], plan.steps[step].tensor.c_str());
   }
-  /// Whether every call is valid with the current addresses.
+  /// Returns true if joined_norm() accepts the current addresses for every joined all_reduce.
   bool can_run() const {
     try {
       for (size_t step = 0; step < plan.steps.size(); ++step) {
@@ -207,8 +207,8 @@ TEST(JoinedNorm, ProductsWithOtherReadersAreNotJoined) {
       << "a computed matrix";
   EXPECT_EQ(with_product(product_as("%g = cast(%h) {dtype=f16}\n%y = mul_mat(%down, %g)\n")), kSecond)
       << "a column of f16";
-  // One rank computes no part of the product. The product is joined unless a node runs between the product and the
-  // all_reduce.
+  // One rank computes no part of the product. In the second graph, another node runs between the first product and its
+  // all_reduce, so this product is not joined with the all_reduce.
   const auto split = [](int axis, int64_t first) {
     return Layout::split(axis, Partition::from_shares(std::vector<int64_t>{first, 96 - first}));
   };
@@ -221,8 +221,9 @@ TEST(JoinedNorm, ProductsWithOtherReadersAreNotJoined) {
   }
 }
 
-/// In the memory plan, the column of the product does not overlap the results of the call.
-TEST(JoinedNorm, MemoryIsPlannedForJoinedProducts) {
+/// A joined call may also compute the product. In the memory plan, the input column of this product does not overlap
+/// the results of the call.
+TEST(JoinedNorm, ColumnOfProductDoesNotOverlapResultsOfCall) {
   Placed placed(test::norm_graph(1), {.products = {DType::kF32}});
   for (RankPlan& rank : placed.plan.ranks) {
     MemoryPlanOptions options;
@@ -279,7 +280,8 @@ TEST(JoinedNorm, UnsupportedShapesAreNotJoined) {
   EXPECT_EQ(Placed(test::norm_graph(1), {.layouts = {}}).joined(), kNone) << "no collectives";
 }
 
-// The call may read the factor before earlier work has finished. So the factor must be a weight that no node writes.
+// A joined call may read the factor before earlier work has finished. So the factor must be a weight that no node
+// writes.
 TEST(JoinedNorm, ComputedOrOverwrittenFactorPreventsJoining) {
   const auto with = [](std::string_view from, std::string_view to) {
     std::string text = test::norm_graph(1);
@@ -337,8 +339,8 @@ TEST(JoinedNorm, RefusesResultsThatPartlyOverlapSources) {
   }
 }
 
-/// The planned memory allows all calls, for several numbers of rows and several alignments.
-TEST(JoinedNorm, MemoryIsPlannedForJoinedNodes) {
+/// The memory plan allows all joined calls, for several numbers of rows and several alignments.
+TEST(JoinedNorm, PlannedMemoryAllowsAllCalls) {
   for (int64_t rows : {1, 2, 3, 7, 64}) {
     for (size_t alignment : {size_t{1}, size_t{64}, size_t{4096}}) {
       Placed placed(test::norm_graph(rows));

@@ -238,7 +238,7 @@ TEST(Plan, PrintsNodesOfEveryStepOfLocalGraph) {
      6  %n = rms_norm(%r)  # f32 [256, 4]
 )");
   EXPECT_THAT([&] { local_text(p.plan, 2); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("no rank 2; give one of 0 to 1")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("no rank 2; give a rank from 0 to 1")));
 }
 
 /// Every node of a local graph except views is in exactly one step. A view may be outside all steps. The steps are in
@@ -287,7 +287,7 @@ TEST(Plan, ErrorNamesLeafMissingOnDevice) {
   EXPECT_THAT([&] { make_plan(graph, store, devices); },
               ThrowsMessage<InvalidArgument>(HasSubstr("w f32 [4] is not on the meta device; place it")));
   EXPECT_THAT([&] { persistent_memory(weights.tensors(), store, devices); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("w f32 [4] has no layout; declare it")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("w f32 [4] has no layout; declare the tensor")));
 }
 
 /// The plan, its buffers and the devices report the same number of bytes.

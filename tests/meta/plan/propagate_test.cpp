@@ -107,7 +107,7 @@ TEST(Propagate, KeepsGraphsWithMirroredLeavesMirrored) {
   }
 }
 
-TEST(Propagate, EveryNodeHasValidChoice) {
+TEST(Propagate, EveryNodeHasValidLayouts) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     const test::RandomCase one = test::random_case(seed);
     SCOPED_TRACE(seed);
@@ -165,7 +165,7 @@ std::map<std::string, Layout> tied_head_layouts() {
   return {{"w", split(1, 2, "256:{0} 256:{1}")}, {"v", split(0, 2, "256:{0} 256:{1}")}};
 }
 
-TEST(Propagate, DividesTiedHeadForSelection) {
+TEST(Propagate, DividesTiedOutputHeadIfOnlyTopKReadsLogits) {
   const std::string graph = kTiedHead + R"(
 %ids = top_k(%logits) {k=40}
 %elements = reshape(%logits) {shape=[1,32000,1,1]}
@@ -188,7 +188,7 @@ output %best
   EXPECT_FALSE(whole_too.choice("ids").by_candidates);
 }
 
-TEST(Propagate, DividesScaledAndCappedTiedHead) {
+TEST(Propagate, DividesTiedOutputHeadWithScaleAndSoftcap) {
   const std::string graph = kTiedHead + R"(
 %of_cap = scale(%logits) {scale=0.5}
 %bent = unary(%of_cap) {kind=tanh}
@@ -216,8 +216,8 @@ output %best
 }
 
 TEST(Propagate, ReducesPartialSumOnceForAllUsers) {
-  // %a could add a partial sum. But %n needs the complete sum, so %a also takes the complete sum. The plan then reduces
-  // %y only once.
+  // %a could read %y as a partial sum. But %n needs the complete sum, so %a also reads the complete sum. The plan then
+  // reduces %y only once.
   const Propagated p(R"(
 input %x f32 [8, 3]
 weight %w f32 [8, 8]
@@ -285,7 +285,7 @@ TEST(Propagate, RangeUsesLayoutsOfEarlierRanges) {
 
 TEST(Propagate, GathersWeightOnlyIfItsTransferIsCheap) {
   // The weight is split on k, and x is split on columns. One strategy redistributes x along k and reduces the sum.
-  // Another strategy gathers the weight. The second strategy wins if the transfer of a weight is cheap.
+  // Another strategy gathers the weight. Propagation chooses the second strategy if the transfer of a weight is cheap.
   constexpr const char* kText = R"(
 weight %w f32 [64, 4]
 cache %x f32 [64, 4096]

@@ -91,7 +91,7 @@ output %c
 
 // The sum adds a mirrored tensor and a view of a partial cache. Ranks above 0 use the view as their addend of the sum.
 // Later writes into the cache must not change this addend.
-TEST(MetaRanges, AddendThatViewsCacheIsCopiedBeforeNextWrite) {
+TEST(MetaRanges, AddendInCacheIsCopiedBeforeNextWrite) {
   const std::string text = R"(
 input %x f32 [8, 1]
 input %slots1.i i32 [1]

@@ -99,8 +99,8 @@ Values pick(const Values& global, const std::vector<int64_t>& elements) {
   return values;
 }
 
-/// Divides the global values into the shards of a layout. The addends of Partial differ between ranks and are exact in
-/// f32.
+/// Divides the global values into the shards of a layout. The addends of a Partial layout differ between ranks and are
+/// exact in f32.
 std::vector<Values> shards(const Values& global, const Shape& shape, const Layout& layout, int ranks) {
   std::vector<Values> out;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -154,7 +154,7 @@ TEST(Redistribute, ConvertsBetweenAnyTwoLayouts) {
   }
 }
 
-TEST(Redistribute, RankOrderedOutermostAxisNeedsNoReordering) {
+TEST(Redistribute, GatherOfOutermostAxisInRankOrderNeedsNoReordering) {
   LocalBuilder builder(2, "test");
   const Layout from = Layout::split(0, parse_partition(2, "6:{0} 2:{1}"));
   Locals inputs;

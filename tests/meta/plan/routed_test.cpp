@@ -261,7 +261,7 @@ TEST_F(Routed, SumIsReducedBeforeNodesThatCannotBeRouted) {
   EXPECT_EQ(other.differs(), "");
 }
 
-TEST_F(Routed, ResultsEqualOneDeviceForAnyOpBetweenProducts) {
+TEST_F(Routed, AnyOpBetweenProductsGivesSameResultsAsOneDevice) {
   const char* const kNodes[] = {"unary(%us) {kind=silu}",
                                 "unary(%us) {kind=softplus}",
                                 "scale(%us) {scale=3}",

@@ -128,7 +128,8 @@ class Pieces {
     for (int segment = 0; segment < plan.segments(); ++segment) {
       backend.compute_async(plan, segment, segment + 1);
       backend.synchronize();
-      write(segment + 1);  // values of `shown` are valid until the next segment runs
+      write(segment + 1);  // written before the results are read, because values of `shown` are valid until the next
+                           // segment runs
       for (const Tensor* node : options.shown) {
         if (segment_of(options, node->id) == segment) found[node->name] = result(*node);
       }
@@ -208,8 +209,8 @@ output %d
   EXPECT_EQ(backend->compute(*plan), Status::kSuccess);
 }
 
-/// Each segment has one node in PlanOptions::shown and one late input. Later segments reuse the memory of the node and
-/// of the input.
+/// Each segment has one node in PlanOptions::shown and one input in PlanOptions::late. Later segments reuse the memory
+/// of the node and of the input.
 TEST(Segments, LaterSegmentsReuseMemoryOfEarlierSegments) {
   const test::CpuMesh mesh(2);
   std::string text, nodes;
@@ -357,7 +358,7 @@ TEST_F(StreamedWeights, HaveLayoutsOfTheirOriginals) {
   }
 }
 
-TEST_F(StreamedWeights, CopyOfNodeIsMirrored) {
+TEST_F(StreamedWeights, InputCopiedFromANodeIsMirrored) {
   Graph other("other");
   Tensor* copy = other.copy_of(*y);
   other.output(scale(other, copy, {2, 0}));

@@ -115,11 +115,11 @@ TEST_F(RuleFactors, RepetitionsOfFactorHaveEqualSplits) {
   EXPECT_EQ(result_layout(rule, from_segments->factor, from_segments->partition), split(0, 2, "4:{0} 2:{1}"));
   EXPECT_EQ(operand_layout(rule, from_segments->factor, from_segments->partition, rule.sources[0]),
             split(0, 2, "4:{0} 2:{1} 4:{0} 2:{1}"));
-  // Without segments, each rank has one contiguous half of the axis.
+  // In this split, each rank has one contiguous half of the axis instead of a part of each segment.
   EXPECT_FALSE(factor_split(rule, rule.sources[0], split(0, 2, "6:{0} 6:{1}")));
 }
 
-TEST_F(RuleFactors, BlocksAreNotCut) {
+TEST_F(RuleFactors, SplitsDoNotCutQuantisationBlocks) {
   Tensor* weight = g.input("w", DType::kQ8_0, {96, 5, 1, 1});
   const Rule rule = *rule_for(*mul_mat(g, weight, f32({96, 4, 1, 1})));
   const int k = rule.find('k');
@@ -173,7 +173,7 @@ TEST_F(RuleFactors, LocalRangesDivideRangesOfNode) {
   EXPECT_THAT(ranges(node, 'r', rows, 1), testing::ElementsAre(IndexRange{12, 2}, IndexRange{40, 1}));
 }
 
-TEST_F(RuleFactors, RepeatNodeGetsLocalShape) {
+TEST_F(RuleFactors, ParametersOfRepeatHaveLocalShape) {
   const Tensor& node = *repeat(g, f32({6, 3, 1, 1}), {12, 3, 5, 1});
   const Rule rule = *rule_for(node);
   const Partition a = parse_partition(3, "4:{0} 2:{2}");

@@ -22,14 +22,14 @@ class Rules : public testing::Test {
   TensorContext weights;
 };
 
-TEST_F(Rules, GetRowsAndSetRowsMatchGoldenText) {
+TEST_F(Rules, RulesOfGetRowsAndSetRowsMatchGoldenText) {
   EXPECT_EQ(rule(get_rows(g, f32({4, 9, 2, 3}), i32({5, 2, 3, 1}))), "x [r] c d, i c d -> x i c d | linear 0");
   EXPECT_EQ(rule(get_rows(g, in(DType::kQ8_0, {32, 9, 1, 1}), i32({5, 1, 1, 1}))), "x [r] c d, i c d -> x i c d");
   Tensor* cache = weights.add("cache", DType::kF16, {4, 9, 2, 1}, Role::kCache);
   EXPECT_EQ(rule(set_rows(g, cache, f32({4, 3, 2, 1}), i32({3, 1, 1, 1}))), "x [r] h z, x (i) h z, (i) -> x [r] h z");
 }
 
-TEST_F(Rules, MulMatMatchesGoldenText) {
+TEST_F(Rules, MulMatRuleMatchesGoldenText) {
   EXPECT_EQ(rule(mul_mat(g, f32({6, 5, 1, 1}), f32({6, 3, 1, 1}))), "k m c d, k n c d -> m n c d | sum k | linear 0 1");
   EXPECT_EQ(rule(mul_mat(g, in(DType::kQ4_K, {256, 5, 1, 1}), f32({256, 3, 4, 2}))),
             "k m, k n c d -> m n c d | sum k | linear 1");
@@ -39,14 +39,14 @@ TEST_F(Rules, MulMatMatchesGoldenText) {
             "k m (e) d, k n c d -> m n c d | sum k | linear 0 1");
 }
 
-TEST_F(Rules, MulMatIdMatchesGoldenText) {
+TEST_F(Rules, MulMatIdRuleMatchesGoldenText) {
   EXPECT_EQ(rule(mul_mat_id(g, f32({6, 5, 8, 1}), f32({6, 2, 3, 1}), i32({2, 3, 1, 1}))),
             "k m [e], k u t, u t -> m u t | sum k | linear 0 1");
   EXPECT_EQ(rule(mul_mat_id(g, in(DType::kQ8_0, {32, 5, 8, 1}), f32({32, 1, 3, 1}), i32({2, 3, 1, 1}))),
             "k m [e], k 1 t, u t -> m u t | sum k | linear 1");
 }
 
-TEST_F(Rules, ElementWiseOpsMatchGoldenText) {
+TEST_F(Rules, RulesOfElementWiseOpsMatchGoldenText) {
   Tensor* x = f32({4, 3, 1, 2});
   EXPECT_EQ(rule(add(g, x, f32({4, 1, 1, 1}))), "a b c d, a 1 c -> a b c d | linear 0+1");
   EXPECT_EQ(rule(sub(g, x, x)), "a b c d, a b c d -> a b c d | linear 0+1");
@@ -61,7 +61,7 @@ TEST_F(Rules, ElementWiseOpsMatchGoldenText) {
   EXPECT_EQ(rule(glu_fused(g, x, GluKind::kSwiglu)), "2*a b c d, - -> a b c d");
 }
 
-TEST_F(Rules, OpsAlongRowsMatchGoldenText) {
+TEST_F(Rules, RulesOfOpsAlongRowsMatchGoldenText) {
   Tensor* x = f32({4, 3, 2, 5});
   EXPECT_EQ(rule(rms_norm(g, x, {})), "(a) b c d -> (a) b c d");
   EXPECT_EQ(rule(layer_norm(g, x, {})), "(a) b c d -> (a) b c d");
@@ -75,7 +75,7 @@ TEST_F(Rules, OpsAlongRowsMatchGoldenText) {
   EXPECT_EQ(rule(top_k(g, x, 2)), "(a) b c d -> (k) b c d");
 }
 
-TEST_F(Rules, AttentionMatchesGoldenText) {
+TEST_F(Rules, AttentionRuleMatchesGoldenText) {
   Tensor* q = f32({8, 3, 4, 2});
   Tensor* k = f32({8, 5, 2, 2});
   EXPECT_EQ(rule(attention(g, q, k, f32({6, 5, 2, 2}), i32({3, 1, 1, 1}), nullptr, nullptr, {})),
@@ -85,7 +85,7 @@ TEST_F(Rules, AttentionMatchesGoldenText) {
             "(d) t h z, (d) (s) h z, (e) (s) h z, -, (s) t, h -> (e) h t z");
 }
 
-TEST_F(Rules, OpsWithStateMatchGoldenText) {
+TEST_F(Rules, RulesOfOpsWithStateMatchGoldenText) {
   Tensor* positions = i32({3, 1, 1, 1});
   EXPECT_EQ(rule(causal_conv(g, f32({8, 3, 1, 1}), f32({4, 8, 1, 1}), f32({8, 3, 1, 1}), positions)),
             "c (t), (k) c, c (s), (t) -> c (n)");
@@ -103,7 +103,7 @@ TEST_F(Rules, OpsWithStateMatchGoldenText) {
   }
 }
 
-TEST_F(Rules, DataMovementMatchesGoldenText) {
+TEST_F(Rules, RulesOfDataMovementMatchGoldenText) {
   Tensor* x = f32({4, 3, 1, 2});
   EXPECT_EQ(rule(cast(g, x, DType::kF32)), "a b c d -> a b c d | linear 0");
   EXPECT_EQ(rule(cast(g, in(DType::kBF16, {4, 1, 1, 1}), DType::kF32)), "a b c d -> a b c d | linear 0");

@@ -35,7 +35,7 @@ std::string splittable(const meta::Rule& rule) {
 constexpr Op kWithoutRule[] = {Op::kConcat, Op::kFill};
 
 TEST(RuleValidator, EveryRuleIsCorrectAndComplete) {
-  std::map<std::string, bool> used;  // the allowed missing splits that the test has found
+  std::map<std::string, bool> used;  // the entries of `allowed` that the test has found
   std::map<Op, std::set<char>> splittable_in, exercised_in;
   const std::vector<AllowedMiss> allowed = allowed_misses();
   for (const std::string& text : rule_cases()) {
@@ -92,8 +92,8 @@ const BrokenRule kBroken[] = {
     // A rule with letters on wrong axes. The wrong axes have the correct lengths.
     {"input %q f32 [4, 3, 3]\ninput %k f32 [4, 5, 3]\ninput %v f32 [6, 5, 3]\n%y = attention(%q, %k, %v, _, _, _)",
      "(d) t h, (d) (s) h, (e) (s) h, -, -, - -> (e) t h | linear 2", "factor h", false},
-    // Rules that wrongly declare a source as linear. `relu` and `abs` are linear for positive multiples of x. So the
-    // validator needs other addends to detect the error.
+    // Rules that wrongly declare a source as linear. `relu` and `abs` are linear for positive multiples of x. So
+    // addends that are positive multiples of x do not reveal the error.
     {"input %x f32 [5, 3]\n%y = unary(%x) {kind=relu}", "a b -> a b | linear 0", "linear 0", false},
     {"input %x f32 [5, 3]\n%y = unary(%x) {kind=abs}", "a b -> a b | linear 0", "linear 0", false},
     {"input %x f32 [5, 3]\n%y = scale(%x) {scale=2, bias=1}", "a b -> a b | linear 0", "linear 0", false},
@@ -187,7 +187,7 @@ std::vector<std::string> graphs_to_lay_out() {
 
 class EveryLayout : public testing::TestWithParam<int> {};
 
-TEST_P(EveryLayout, GivesResultsOfOneDevice) {
+TEST_P(EveryLayout, GivesSameResultsAsOneDevice) {
   const CpuConfiguration configuration("devices=3,threads=1");
   LayoutTrials trials(GetParam());
   for (const std::string& text : graphs_to_lay_out()) {
@@ -202,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, EveryLayout, testing::Values(2, 3));
 TEST(LayoutTrials, DetectRulesThatAllowWrongSplits) {
   const CpuConfiguration configuration("devices=3,threads=1");
   for (const BrokenRule& broken : kBroken) {
-    if (broken.missing) continue;  // if a rule lacks a correct split, plans are slower but correct
+    if (broken.missing) continue;  // a rule that forbids correct splits makes plans slower but does not change results
     // If a source of `add` is mirrored, lowering adds this source on one rank only and does not use the rule.
     if (CaseGraph(broken.graph).node().op == Op::kAdd) continue;
     LayoutTrials trials(2, [&](const Tensor&) { return std::optional<std::string>(broken.rule); });

@@ -128,7 +128,7 @@ double error_of_last(Session& session, const Answer& answer) {
 
 class References : public ::testing::TestWithParam<std::tuple<std::string, DevicesAndShares>> {};
 
-TEST_P(References, LogitsMatchTransformers) {
+TEST_P(References, LogitsMatchReferenceLogits) {
   const auto& [name, mesh] = GetParam();
   const ReferenceCase reference(name);
   const auto context = reference.file.get<uint32_t>("reference.context");
@@ -154,10 +154,10 @@ INSTANTIATE_TEST_SUITE_P(
       return fmt::format("{}_{}{}", name, mesh.devices, *mesh.ratio != 0 ? "_uneven" : "");
     });
 
-/// Runs every model with experts. Each device stores whole experts.
+/// Runs every model that has experts. Each device stores whole experts.
 class WholeExperts : public ::testing::TestWithParam<DevicesAndShares> {};
 
-TEST_P(WholeExperts, LogitsMatchTransformers) {
+TEST_P(WholeExperts, LogitsMatchReferenceLogits) {
   const DevicesAndShares& mesh = GetParam();
   PlacementOptions options{mesh.ratio, 1};
   options.experts = ExpertSplit::kWhole;
@@ -187,10 +187,10 @@ INSTANTIATE_TEST_SUITE_P(All, WholeExperts,
                            return fmt::format("{}{}", info.param.devices, even ? "" : "_uneven");
                          });
 
-/// Runs every model with latent caches. The rows of the caches are divided among devices.
+/// Runs every model that has latent caches. The rows of the caches are divided among devices.
 class LatentRows : public ::testing::TestWithParam<DevicesAndShares> {};
 
-TEST_P(LatentRows, LogitsMatchTransformers) {
+TEST_P(LatentRows, LogitsMatchReferenceLogits) {
   const DevicesAndShares& mesh = GetParam();
   PlacementOptions options{mesh.ratio, 1};
   options.latent = LatentSplit::kRows;
@@ -253,7 +253,7 @@ double error_of_other_file(const std::string& name, const std::string& variant) 
   return most;
 }
 
-/// Adds `key` to a file, and a second key that keeps the tensor data aligned.
+/// Adds `key` and a second key to the bytes of a GGUF file. The second key keeps the tensor data aligned.
 template <class T>
 std::string with_key(const std::string& text, const std::string& key, T value) {
   constexpr GgufType kType = std::is_same_v<T, bool> ? GgufType::kBool : GgufType::kU32;
@@ -304,8 +304,8 @@ TEST(Lfm2, AppliesSlidingWindow) {
   const test::TemporaryFile changed("lfm2-window.gguf", with_key(text, "lfm2.attention.sliding_window", 29));
   const ReferenceCase reference("lfm2");
   LoadedModel loaded(changed.path, 1, "", session_options(320, 512));
-  EXPECT_LE(error_of_last(*loaded.session, reference.answers[1]), kClose);  // 7 tokens
-  EXPECT_GE(error_of_last(*loaded.session, reference.answers[2]), kOther);  // 300 tokens
+  EXPECT_LE(error_of_last(*loaded.session, reference.answers[1]), kClose);  // a prompt of 7 tokens
+  EXPECT_GE(error_of_last(*loaded.session, reference.answers[2]), kOther);  // a prompt of 300 tokens
 }
 
 TEST(OllamaFiles, LogitsMatchReference) {
@@ -380,7 +380,7 @@ TEST_P(ModelLayers, UseExpectedNumberOfAllReduces) {
   }
 }
 
-TEST_P(ModelLayers, EveryCutGroupHasUnits) {
+TEST_P(ModelLayers, EveryGroupOfSplitTensorsHasUnits) {
   const auto model = open_model(model_path(GetParam()));
   const auto units = split_units(model->hparams, model->split_tensors());
   EXPECT_TRUE(units.contains(CutGroup::kFeedForward));

@@ -74,7 +74,7 @@ TEST(Gemma4, RefusesInvalidKeys) {
     return refusal_with(key, [&](test::GgufWriter& writer) { writer.add("gemma4." + key, value); });
   };
   EXPECT_THAT(with_count("attention.shared_kv_layers", 7),
-              HasSubstr("'gemma4.attention.shared_kv_layers' is 7 of 7 layers"));
+              HasSubstr("'gemma4.attention.shared_kv_layers' is 7; it must be less than 7"));
   EXPECT_THAT(with_count("attention.shared_kv_layers", 6),
               HasSubstr("is 6, but no layer before layer 1 has the attention type of layer 1"));
   EXPECT_THAT(with_count("rope.dimension_count_swa", 18),
@@ -84,10 +84,11 @@ TEST(Gemma4, RefusesInvalidKeys) {
                    [](test::GgufWriter& writer) {
                      writer.add_array("gemma4.attention.head_count_kv", std::vector<uint32_t>{2, 2, 2, 2, 2, 3, 2});
                    }),
-      HasSubstr("gives layer 5 a different number of heads than layer 2, although both share keys and values"));
+      HasSubstr("gives layer 5 a different number of heads than layer 2, although both layers share keys and values"));
 }
 
-// The published model contains these tensors, but the publisher's code ignores them.
+// Files of the published model contain key and value weights for layers that read the cache of another layer. The
+// publisher's code ignores these weights.
 TEST(Gemma4, UnusedKeyAndValueWeightsAreAccepted) {
   const auto with_tensor = [](const std::string& name, std::vector<int64_t> dims) {
     return refusal_with("context_length", [&](test::GgufWriter& writer) {
@@ -146,7 +147,7 @@ struct Gemma4Place {
 
 class Gemma4Placements : public ::testing::TestWithParam<Gemma4Place> {};
 
-TEST_P(Gemma4Placements, LogitsMatchOneDevice) {
+TEST_P(Gemma4Placements, LogitsMatchLogitsOfOneDevice) {
   SessionOptions options;
   options.context = 192, options.batch = 16;
   options.dtype_k = options.dtype_v = DType::kF32;
@@ -180,10 +181,10 @@ const Gemma4Place kGemma4Placed[] = {
     // the first device and back.
     {"two_devices", {1, 1}, place_by_layers, 3},
     {"three_devices", {1, 1, 1}, place_by_layers, 3},
-    // This case has one more scheduler split than two_devices: the split that streams the RoPE factors.
+    // two_groups has one more scheduler split than two_devices: the split that streams the RoPE factors.
     {"two_groups", {2, 3}, place_by_layers, 4},
     {"uneven_groups", {3, 2}, [](PlacementOptions& where) { place_by_layers(where), where.ratio = "3,1"; }, 1},
-    // Layers 4 to 6 read caches on the host. Each of these layers needs two copies.
+    // Layers 4 to 6 read caches on the host. Each of these layers needs two copies between the host and the device.
     {"some_layers_on_the_host", {2}, [](PlacementOptions& where) { where.device_layers = 3; }, 10},
     {"caches_on_the_host", {2}, [](PlacementOptions& where) { where.cache_on_host = true; }, 15},
     {"layer_embeddings_on_the_host",

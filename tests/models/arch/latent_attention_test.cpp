@@ -223,8 +223,8 @@ TEST(LatentAttention, UsesTwoAllReducesPerLayerOnAnyDevices) {
   for (const bool keeps_rows : {true, false}) {
     const auto model = open_model(SyntheticLatent{.keeps_rows = keeps_rows}.write());
     for (const LatentMesh& mesh : kLatentMeshes) {
-      // If one device has all heads, the planner may compute all heads on every device, which is equally fast. So the
-      // number of all-reduces is not fixed.
+      // If one device has all heads, the planner may compute all heads on every device, because this takes no more time
+      // than a division of the heads. So the number of all-reduces is not fixed.
       if (!keeps_rows && std::string_view(mesh.ratio) == "0,1,0") continue;
       SCOPED_TRACE(fmt::format("{} devices {} rows {}", mesh.devices, mesh.ratio, keeps_rows));
       const Placement placement(*model, cpu_devices(mesh.devices), {mesh.ratio, 1});
@@ -293,7 +293,7 @@ TEST(LatentAttention, CacheRowsAreDividedAmongDevices) {
   }
 }
 
-TEST(LatentAttention, DividedRowsNeedThreeMoreCollectivesPerLayer) {
+TEST(LatentAttention, DividedRowsAddThreeCollectivesPerLayer) {
   const auto model = open_model(SyntheticLatent{}.write());
   for (const LatentMesh& mesh : {LatentMesh{2, ""}, {3, ""}, {4, ""}, {8, ""}, {2, "3,1"}}) {
     SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));

@@ -92,7 +92,7 @@ struct Ranks {
 
 class LlamaVariant : public ::testing::TestWithParam<std::tuple<Variant, Ranks>> {};
 
-TEST_P(LlamaVariant, MatchesPlainForwardPass) {
+TEST_P(LlamaVariant, LogitsMatchLogitsOfPlainForwardPass) {
   const auto& [variant, mesh] = GetParam();
   SyntheticModel synthetic;
   variant.edit(synthetic);
@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(All, LlamaVariant,
 /// The error limits are twice the largest measured errors.
 class LlamaWeightTypes : public ::testing::TestWithParam<DType> {};
 
-TEST_P(LlamaWeightTypes, MatchesPlainForwardPass) {
+TEST_P(LlamaWeightTypes, LogitsMatchLogitsOfPlainForwardPass) {
   SyntheticModel synthetic;
   synthetic.dtype = GetParam();
   synthetic.h.embd = 256, synthetic.h.ff = 512, synthetic.h.heads = 8;
@@ -211,7 +211,7 @@ TEST_P(LlamaPlan, StoresUnsharedWeightsOnce) {
       }
       size_t slice = tensor->bytes() / tensor->shape[shards.layout.axis];
       if (shards.layout.axis == 0) {
-        expected += tensor->bytes();  // axis 0: query heads or columns, which devices never share
+        expected += tensor->bytes();  // axis 0: query heads or columns; each head or column has one owner
         EXPECT_TRUE(shards.layout.partition.is_disjoint());
         continue;
       }
@@ -308,7 +308,7 @@ TEST_P(LlamaPlan, CandidatesReplaceLogits) {
   }
 }
 
-TEST_P(LlamaPlan, ArgmaxOnDevicesMatchesLogits) {
+TEST_P(LlamaPlan, ArgmaxOnDevicesMatchesArgmaxOfLogits) {
   for (const Ranks& mesh : {Ranks{1, ""}, {2, "30:25"}, {3, "5,0,2"}, {5, ""}}) {
     SCOPED_TRACE(fmt::format("{} devices {}", mesh.devices, mesh.ratio));
     LoadedModel loaded(tiny_model_path(GetParam()), mesh.devices, mesh.ratio);

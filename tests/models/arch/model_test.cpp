@@ -85,7 +85,8 @@ TEST(Hparams, ExpertKeysOfValueZeroCountAsAbsent) {
 TEST(Hparams, ReadsCountsPerLayer) {
   SyntheticModel synthetic;
   synthetic.h.per_layer.assign(2, synthetic.h);
-  EXPECT_TRUE(open_model(synthetic.write())->hparams.per_layer.empty());  // an array of equal numbers
+  EXPECT_TRUE(open_model(synthetic.write())->hparams.per_layer.empty());  // the arrays in the file contain equal
+                                                                          // numbers
   synthetic.h.per_layer[1].heads = 6, synthetic.h.per_layer[1].kv_heads = 1, synthetic.h.per_layer[1].ff = 32;
   const auto model = open_model(synthetic.write());
   EXPECT_EQ(model->hparams.layer(0).group(), 2);
@@ -214,7 +215,7 @@ TEST(Hparams, ReadsYarnKeys) {
   // applied twice.
   rope = rope_of("yarn", {{"scaling.factor", 8.0f}, {"scaling.yarn_attn_factor", 1.2079441541679836f}});
   EXPECT_FLOAT_EQ(rope.attn_factor, 1.0f);
-  // llama.cpp's saver writes these values if the model defines no attention factor.
+  // llama.cpp's saver writes the following values if the model defines no attention factor.
   rope = rope_of("yarn", {{"scaling.factor", 8.0f},
                           {"scaling.attn_factor", 1.0f},
                           {"scaling.yarn_attn_factor", 1.0f},
@@ -393,7 +394,7 @@ TEST(KvCache, RefusesUnsupportedTypes) {
               HasSubstr("heads of 16 elements do not fill whole blocks of 32"));
   EXPECT_THAT(message({0}), HasSubstr("a context of 0 tokens is not possible"));
   EXPECT_THAT(message({int64_t{1} << 31}), HasSubstr("is not possible"));
-  EXPECT_THAT(message({.rows = 64, .parts = 2}), HasSubstr("2 cache parts are not possible; use 1 (more than "));
+  EXPECT_THAT(message({.rows = 64, .parts = 2}), HasSubstr("2 cache parts are not possible; use 1 (several parts "));
   h.kv_heads = 1, h.values_in_keys = true;
   EXPECT_EQ(message({.rows = 64, .parts = 2}), "declared");
   EXPECT_THAT(message({.rows = 64, .parts = 0}), HasSubstr("0 cache parts are not possible"));
@@ -413,7 +414,7 @@ TEST(KvCache, QuantisesKeysAndValuesSeparately) {
               fmt::format("cached keys are f16 in 2 of 2 layers: heads of 48 elements do not fill the blocks of {}",
                           name_of(dtype)));
     EXPECT_EQ(other_types(cache, DType::kF16, dtype), "");
-    // If the request quantises only the keys, the request is refused, because these keys cannot be quantised.
+    // A request that quantises only the keys is refused, because heads of 48 elements cannot be quantised.
     KvCache keys;
     EXPECT_THAT(
         [&] {

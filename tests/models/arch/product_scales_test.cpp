@@ -1,5 +1,6 @@
-// Tests the additional tensors of nvfp4 weights. X.scale has one factor per matrix or per expert, which multiplies the
-// product. X.input_scale has factors of activations, which shoal ignores.
+// Tests the additional tensors of nvfp4 weights. X.scale contains one factor per matrix or per expert. Each product
+// with the matrix or expert is multiplied by its factor. X.input_scale contains factors of activations, which shoal
+// ignores.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +15,8 @@ namespace {
 const std::vector<int32_t> kScaledText{3, 14, 15, 92, 65, 35};
 
 /// Logits of a model with product scales. The scales are `factor` times powers of two. If `factor` is 0, the model has
-/// no scales. The scales of consecutive matrices cancel exactly, unless `only_first` is set.
+/// no scales. The scales of the two matrices of each pair cancel exactly. If `only_first` is true, only the first
+/// matrix of each pair has scales.
 std::vector<float> logits_with(float factor, int64_t experts, const char* devices_ratio, int devices,
                                bool only_first = false) {
   SyntheticModel model;
@@ -69,7 +71,7 @@ std::vector<float> logits_of_scaled(const SyntheticModel& model) {
   return {logits.begin(), logits.end()};
 }
 
-// With one expert, a fused gate and up matrix has the same elements in the same order as two separate matrices.
+// With one expert, a matrix that fuses gate and up has the same elements in the same order as two separate matrices.
 TEST(ProductScales, MultiplyFusedGateAndUp) {
   const auto logits = [](bool fused, float factor) {
     SyntheticModel model;

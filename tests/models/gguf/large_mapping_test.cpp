@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Bytes of memory and swap of this machine. A copy of the weights cannot be larger than this.
+/// Sum of the memory and swap of this machine in bytes. A copy of the weights cannot be larger than this sum.
 size_t all_memory() {
   struct sysinfo info{};
   EXPECT_EQ(sysinfo(&info), 0);
@@ -31,7 +31,7 @@ int overcommit_mode() {
   return std::stoi(test::text_of("/proc/sys/vm/overcommit_memory"));
 }
 
-/// A file whose weights are 1.5 times as large as the memory.
+/// A file whose weights are 1.5 times as large as all_memory().
 class LargeMapping : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -63,7 +63,7 @@ TEST_F(LargeMapping, WritesToMappingDoNotChangeFile) {
   EXPECT_EQ(stored.get(), 0);
 }
 
-/// Data bytes of this process (VmData), which `ulimit -d` limits.
+/// Size of the data segment of this process in bytes (VmData). `ulimit -d` limits this size.
 size_t data_bytes() {
   std::ifstream file("/proc/self/status");
   for (std::string line; std::getline(file, line);) {

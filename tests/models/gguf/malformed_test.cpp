@@ -189,8 +189,8 @@ std::vector<Fault> faults() {
   }
   all.push_back(
       {"UnsupportedTensorType", typed(9u), "; quantise the model to another type, such as q4_K_M; supported types"});
-  // Tensor "long" occupies bytes 32 to 96. Tensor "bad" has 32 bytes. The four offsets place "bad" in this order: on
-  // "first", on the first half of "long", on the second half of "long", after "long".
+  // Tensor "long" is stored in bytes 32 to 96. Tensor "bad" has 32 bytes. The four offsets place "bad" in this order:
+  // on "first", on the first half of "long", on the second half of "long", after "long".
   for (const auto& [offset, says] :
        std::vector<std::pair<uint64_t, const char*>>{{0, "overlaps tensor"},
                                                      {32, "overlaps tensor"},

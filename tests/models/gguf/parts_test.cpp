@@ -108,14 +108,14 @@ TEST_F(Parts, ErrorNamesMissingParts) {
   const std::vector<std::string> paths = write({3, 3, all() - 6});
   fs::remove(paths[1]);
   EXPECT_EQ(refusal(),
-            "m-00001-of-00003.gguf: part 2 of the model's 3 is missing: m-00002-of-00003.gguf; put all parts in one "
+            "m-00001-of-00003.gguf: missing part 2 of 3; missing file: m-00002-of-00003.gguf; put all parts in one "
             "folder");
   fs::remove(paths[2]);
-  EXPECT_THAT(refusal(), HasSubstr("parts 2, 3 of the model's 3 are missing: m-00002-of-00003.gguf, m-00003-of"));
+  EXPECT_THAT(refusal(), HasSubstr("parts 2, 3 of 3; missing files: m-00002-of-00003.gguf, m-00003"));
   const std::string many = path("m-00001-of-65535.gguf");
   test::GgufWriter writer;
   writer.add<uint16_t>("split.count", 65535).add<uint16_t>("split.no", 0).write(many);
-  EXPECT_THAT(refusal(many), HasSubstr("parts 2, 3, 4 and 65531 more of the model's 65535 are missing: m-00002-of-6"));
+  EXPECT_THAT(refusal(many), HasSubstr("parts 2, 3, 4 and 65531 more of 65535; missing files: m-00002"));
 }
 
 TEST_F(Parts, RefusesLaterPartAsModel) {
@@ -133,7 +133,7 @@ TEST_F(Parts, FirstPartNeedsNumberedName) {
     fs::copy_file(paths[0], path(name), fs::copy_options::overwrite_existing);
     EXPECT_THAT(refusal(path(name)), AllOf(StartsWith(name),
                                            HasSubstr("is the first of the 3 parts of a model, but "
-                                                     "its name does not say so; rename the parts to "),
+                                                     "the file name does not say so; rename the parts to "),
                                            EndsWith("-00003-of-00003.gguf, in one folder")));
   }
 }

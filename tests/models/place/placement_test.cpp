@@ -25,7 +25,7 @@ std::vector<std::string> names_of(std::span<Device* const> devices) {
   return names;
 }
 
-/// For each layer, the index of the device that stores the tensor with this suffix, such as "0 0 0 1 1 1".
+/// The device indices of the tensors with a given suffix, one index per layer. Example: "0 0 0 1 1 1".
 std::string layers_of(const Placement& placement, const Model& model, const char* suffix = "attn_q.weight") {
   std::string text;
   for (int64_t layer = 0; layer < model.hparams.layers; ++layer) {
@@ -39,7 +39,7 @@ int home(const Placement& placement, const Model& model, std::string_view name) 
   return placement.device_of(*model.weights.find(name));
 }
 
-TEST(Placement, OneGroupActsAsOneDevice) {
+TEST(Placement, GroupOfDevicesActsAsOneDevice) {
   const auto model = open_model(tiny_model_path("f16"));
   const Placement two(*model, cpu_devices(2));
   EXPECT_THAT(names_of(two.devices()), ElementsAre("META(CPU0,CPU1)"));
@@ -64,7 +64,7 @@ TEST(Placement, RatioDividesLayers) {
 }
 
 // The model has 7 layers. The last three layers read the caches of layers 2 and 3.
-TEST(Placement, LayersWithSharedCacheStayTogether) {
+TEST(Placement, LayersWithSharedCacheAreOnOneDevice) {
   const auto model = open_model(kSharedLayers);
   const auto placed = [&](const std::string& ratio, int devices) {
     return Placement(*model, cpu_devices(devices), {ratio, 1, SplitMode::kLayer});
@@ -118,7 +118,7 @@ TEST(Placement, ModelsWithoutExpertsRefuseHostExperts) {
               ::testing::ThrowsMessage<InvalidArgument>(::testing::HasSubstr("has no experts")));
 }
 
-TEST(Placement, CachesAreOnDeviceOfLayerUnlessOnHost) {
+TEST(Placement, CachesAreOnDeviceOfLayerUnlessOptionSelectsHost) {
   const auto model = open_model(tiny_model_path("f16"));
   KvCache cache;
   declare_cache(cache, model->hparams, {16});
@@ -130,7 +130,7 @@ TEST(Placement, CachesAreOnDeviceOfLayerUnlessOnHost) {
   EXPECT_EQ(host.device_of(*cache.layers[5].v), 2);
 }
 
-TEST(Placement, OverridesMoveTensors) {
+TEST(Placement, LastMatchingOverrideDeterminesDevice) {
   const auto model = open_model(tiny_model_path("f16"));
   PlacementOptions options{{}, 1};
   options.overrides = {{"ffn_down", "CPU"}, {"blk\\.0\\.ffn_down", "META(CPU0,CPU1)"}};
@@ -231,7 +231,7 @@ class HostExperts : public ::testing::Test {
   }
 };
 
-TEST_F(HostExperts, GiveSameLogitsOnHostAndStreamed) {
+TEST_F(HostExperts, LogitsMatchLogitsOfOneDeviceWithAndWithoutStreaming) {
   const std::string file = path();
   const std::vector<int32_t> prompt{1, 5, 9, 13, 2, 40, 41, 42};
   const auto logits_of = [&](LoadedModel& loaded) {

@@ -100,7 +100,7 @@ TEST(DivideUnits, UnitsGoToDeviceWithLargestDeficit) {
   ShareLedger even(std::vector{0.5, 0.5});
   EXPECT_THAT(divide_units(even, {384, 384}, 768, 256), ElementsAre(512, 256));
   EXPECT_THAT(divide_units(even, {-300, 1068}, 768, 256), ElementsAre(0, 768));
-  // The last unit is shorter.
+  // The last unit has 4 instead of 32 elements.
   EXPECT_THAT(divide_units(even, {50, 50}, 100, 32), ElementsAre(64, 36));
   ShareLedger idle(std::vector{0.7, 0.0, 0.3});
   EXPECT_THAT(divide_units(idle, {7, 0, 3}, 10, 1), ElementsAre(7, 0, 3));
@@ -175,8 +175,9 @@ TEST(SplitPolicy, AttentionAndFeedForwardAreBalancedSeparately) {
   EXPECT_EQ(halves.partition(2, CutGroup::kFeedForward).to_string(), "512:{0} 256:{1}");
 }
 
-// Layers 3 to 5 read the cache of layer 2. Only attn_output of layer 4 has longer quantisation blocks.
-TEST(SplitPolicy, LayersWithSharedCacheAreDividedAlike) {
+// Layers 3 to 5 read the cache of layer 2. The quantisation blocks of attn_output in layer 4 are longer than the blocks
+// of all other tensors.
+TEST(SplitPolicy, LayersWithSharedCacheHaveEqualPartitions) {
   Hparams h = tiny();
   h.head_dim_k = h.head_dim_v = h.rope.dims = 64;
   h.per_layer.assign(6, h);
@@ -185,7 +186,7 @@ TEST(SplitPolicy, LayersWithSharedCacheAreDividedAlike) {
   EXPECT_EQ(model.context.find("blk.4.attn_k.weight"), nullptr);
   EXPECT_EQ(model.cache.layers[4].k, model.cache.layers[2].k);
   for (ModelTensor& tensor : model.tensors) {
-    if (tensor.spec->name == "blk.4.attn_output.weight") tensor.dtype = DType::kQ6_K;  // 4 of 8 heads per unit
+    if (tensor.spec->name == "blk.4.attn_output.weight") tensor.dtype = DType::kQ6_K;  // a block spans 4 of the 8 heads
   }
   EXPECT_EQ(split_units(h, model.tensors).at(CutGroup::kQueryHeads), 2);
   for (const auto& [ratio, devices] : {std::pair{"", 2}, {"3,1", 2}, {"", 3}, {"5,0,2", 3}, {"", 8}}) {
@@ -210,8 +211,9 @@ TEST(SplitPolicy, RefusesUnknownTensors) {
   EXPECT_THAT(message_of([&] { policy(*other.add("foo", DType::kF32, {4, 1, 1, 1})); }), HasSubstr("foo"));
 }
 
-/// Bytes of the smallest attention unit of one layer. Over the whole model, the bytes of a device may differ from the
-/// requested bytes by at most this amount.
+/// Bytes of one attention unit of one layer. A unit is the smallest number of heads that the policy can assign to a
+/// device (split_policy.h). Over the whole model, the bytes of a device may differ from the requested bytes by at most
+/// one unit.
 double unit_bytes(const Declared& model, DType dtype) {
   double head_unit = std::lcm(traits(dtype).block_elems, model.h.head_dim_v) / model.h.head_dim_v;
   double heads = std::max<double>(head_unit, static_cast<double>(model.h.group()));
@@ -234,7 +236,7 @@ TEST(SplitPolicy, AchievesRatioOverWholeModel) {
         EXPECT_NEAR(policy.bytes()[d], asked[d] * total, unit_bytes(model, dtype))
             << c.ratio << " " << name_of(dtype) << " device " << d;
       }
-      // The output head has small units, so the final error is tiny.
+      // The output head can be divided in small steps, so the final error is tiny.
       for (int d = 0; d < c.devices; ++d) EXPECT_NEAR(policy.bytes()[d] / total, asked[d], 1e-4);
     }
   }
@@ -255,13 +257,13 @@ TEST(SplitPolicy, ExpertsAreWholeOrDividedByColumns) {
   EXPECT_EQ(model.layout(inside, "blk.1.ffn_down_exps.weight"), "split 0 [512:{0} 256:{1}]");
   EXPECT_THAT(message_of([&] { inside.partition(1, CutGroup::kExperts); }), HasSubstr("no tensors in this split"));
   EXPECT_EQ(inside.experts(), ExpertSplit::kInside);
-  // With one device or without experts, there are no experts to divide.
+  // If there is only one device, or if the model has no experts, the policy divides no experts among devices.
   EXPECT_EQ(model.policy("", 1, kWholeExperts).experts(), ExpertSplit::kInside);
   EXPECT_EQ(Declared(tiny(), DType::kF16).policy("", 2, kWholeExperts).experts(), ExpertSplit::kInside);
 }
 
 // The division of the shared expert does not compensate for the rounding of the routed experts.
-TEST(SplitPolicy, SharedExpertIsDividedIndependently) {
+TEST(SplitPolicy, SharedExpertDoesNotCompensateForRoundedExperts) {
   Hparams h = narrow_experts();  // with the widths of Gemma 4 26B-A4B
   h.ff = 704, h.shared_ff = 2112;
   const Declared model(h, DType::kQ8_0, "gemma4");

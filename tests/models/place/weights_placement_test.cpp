@@ -72,7 +72,8 @@ TEST_F(WeightsPlacements, OptionsDisableRepacking) {
   expect_home(home(two.device(), {.prefer_mapping = true}), two.device().weights_type(), false, true);
 }
 
-/// If the device can use the mapping, repacking must leave a tenth of the free memory free.
+/// The device can use the file mapping instead of a repacked copy. So weights are repacked only if at least a tenth of
+/// the free memory remains free.
 TEST_F(WeightsPlacements, WeightsAreMappedIfMemoryIsShort) {
   const size_t needed = repacked_bytes();
   const auto at = [&](size_t free, auto&& check) {
@@ -173,8 +174,8 @@ TEST_F(WeightsPlacements, StreamedExpertsAreNotRepacked) {
   }
 }
 
-/// The other device wants to compute the products of large batches. If the other device supports no product with the
-/// weights, the weights are repacked anyway.
+/// A second device requests the products of large batches (Device::offload_op). If the second device supports no
+/// product with the weights, the weights on the first device are repacked anyway.
 TEST_F(WeightsPlacements, WeightsAreRepackedIfOtherDeviceCannotRunProducts) {
   Device& device = *cpu_devices(1).front();
   test::ProxyDevice other(*cpu_devices(2).back());
@@ -192,7 +193,7 @@ TEST_F(WeightsPlacements, WeightsAreRepackedIfOtherDeviceCannotRunProducts) {
   EXPECT_TRUE(repacked());
 }
 
-TEST_F(WeightsPlacements, LoadedWeightsMatchPlacement) {
+TEST_F(WeightsPlacements, MemoryLimitsAndOptionsDetermineMappingAndRepacking) {
   struct Case {
     std::string limit;
     LoadOptions options;

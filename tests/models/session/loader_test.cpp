@@ -37,7 +37,7 @@ std::vector<std::string> wrong_tensors(const Model& model) {
 }
 
 TEST(Loader, EveryByteReachesDevices) {
-  SyntheticModel large;  // a model whose tensors need several pieces and have odd numbers of rows
+  SyntheticModel large;  // some tensors need several pieces, and their last group of 16 rows is not full
   large.h.vocab = 9001, large.h.ff = 5000, large.h.experts = 3, large.h.experts_used = 1;
   for (DType dtype : {DType::kF32, DType::kF16}) {
     large.dtype = dtype;
@@ -148,7 +148,7 @@ std::vector<float> logits_of(const Model& model, const Placement& placement) {
   return {last.begin(), last.end()};
 }
 
-TEST(ModelInParts, MatchesWholeFileForAnyPlacement) {
+TEST(ModelInParts, LogitsEqualLogitsOfWholeFileForAnyPlacement) {
   const std::string whole = tiny_model_path("q4_k_m");
   const GgufFile file(whole);
   const size_t tensors = file.tensors().size();
@@ -274,7 +274,7 @@ TEST(MappedWeights, WeightsAreCopiedIfMappingIsMisaligned) {
   }
 }
 
-TEST(MappedWeights, LogitsMatchCopiedWeights) {
+TEST(MappedWeights, LogitsEqualLogitsOfCopiedWeights) {
   const std::vector<int32_t> prompt{1, 527, 261, 345, 340, 290};
   std::vector<float> expected;
   for (bool use_mapping : {false, true}) {
@@ -339,7 +339,7 @@ TEST(Loader, ReportsTruncatedFile) {
       std::filesystem::resize_file(path, size - missing);
       const std::string message = message_of([&] { load_weights(*model, placement, {}, options); });
       EXPECT_THAT(message, StartsWith(fmt::format("{}: the file ends at byte {}, but had {} bytes when it was opened; "
-                                                  "another program writes to it",
+                                                  "another program writes to the file",
                                                   path, size - missing, size)));
       EXPECT_EQ(message.find('\n'), std::string::npos);
       EXPECT_FALSE(model->is_loaded());

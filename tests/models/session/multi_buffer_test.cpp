@@ -1,4 +1,4 @@
-// Tests models on devices with a small allocation limit, where weights and caches need several buffers.
+// Tests models on devices with a small allocation limit. Weights and caches then need several buffers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ std::vector<std::byte> filled(const Tensor& tensor) {
   return std::vector<std::byte>(tensor.bytes(), std::byte{5});
 }
 
-TEST(MultiBuffers, LogitsMatchOneBuffer) {
+TEST(MultiBuffers, LogitsEqualLogitsWithOneBuffer) {
   for (int devices : {1, 2, 3}) {
     std::vector<float> expected;
     {
@@ -85,7 +85,7 @@ TEST(MultiBuffers, PartsStayWithinAllocationLimit) {
   EXPECT_EQ(used, parts);
 }
 
-TEST(MultiBuffers, SetUsageClearAndResetApplyToAllParts) {
+TEST(MultiBuffers, SettingUsageClearingAndResettingApplyToAllParts) {
   const LimitedCpuDevices limited("max_size=1M");
   Loaded loaded(1);
   Buffer& buffer = *loaded.model->buffers.front();
@@ -107,7 +107,7 @@ TEST(MultiBuffers, SetUsageClearAndResetApplyToAllParts) {
   for (size_t i = 0; i < generations.size(); ++i) EXPECT_NE(buffer.parts()[i]->generation(), generations[i]) << i;
 }
 
-TEST(MultiBuffers, MetaDeviceBufferReachesPartsOfMembers) {
+TEST(MultiBuffers, OperationsOnMetaBufferApplyToBuffersOfAllMembers) {
   const LimitedCpuDevices limited("max_size=1M");
   Loaded loaded(2);
   Buffer& buffer = *loaded.model->buffers.front();
@@ -150,7 +150,7 @@ TEST(MultiBuffers, ErrorNamesTensorAboveAllocationLimit) {
       load_weights(*model, placement, {}, {.use_mapping = false});
       ADD_FAILURE() << "load_weights() did not throw";
     } catch (const DeviceError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("more than the largest allocation (100.0 KiB)"));
+      EXPECT_THAT(error.what(), HasSubstr("one allocation is limited to 100.0 KiB"));
     }
     EXPECT_FALSE(model->is_loaded());
     for (const Tensor* tensor : model->weights.tensors()) EXPECT_EQ(tensor->buffer, nullptr);

@@ -33,11 +33,11 @@ TEST(LoaderPieces, ContainWholeGroupsOfRows) {
   EXPECT_EQ(sizes(DType::kQ8_0, {4096, 512, 1, 1}), (std::vector<size_t>{240 * kRow, 240 * kRow, 32 * kRow}));
   EXPECT_EQ(sizes(DType::kQ8_0, {4096, 245, 1, 1}), (std::vector<size_t>{240 * kRow, 5 * kRow}));
   EXPECT_EQ(sizes(DType::kQ8_0, {4096, 240, 1, 1}), (std::vector<size_t>{240 * kRow}));
-  // A group of long rows may exceed a megabyte.
+  // A row group with long rows may be larger than a megabyte.
   EXPECT_EQ(sizes(DType::kF32, {28672, 33, 1, 1}), (std::vector<size_t>{16 * 114688, 16 * 114688, 114688}));
 }
 
-TEST(LoaderPieces, DoNotCrossMatrices) {
+TEST(LoaderPieces, LargeMatricesDoNotSharePieces) {
   constexpr size_t kRow = 4352;
   const std::vector<size_t> experts{240 * kRow, 10 * kRow};  // no piece contains rows of two matrices
   std::vector<size_t> three;

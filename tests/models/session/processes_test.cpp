@@ -92,7 +92,7 @@ class SessionOverProcesses : public testing::TestWithParam<Processes> {
   }
 };
 
-TEST_P(SessionOverProcesses, MatchesTokensOfOneDevice) {
+TEST_P(SessionOverProcesses, GeneratesSameTokensAsOneDevice) {
   std::vector<int32_t> tokens;
   expect_ended(run(GetParam(), [&](Session& session) { tokens = generate(session, 12); }));
   EXPECT_THAT(tokens, ElementsAreArray(expected(12)));

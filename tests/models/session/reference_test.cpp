@@ -17,7 +17,7 @@
 namespace shoal::models {
 namespace {
 
-/// Groups of devices, and the placement of the model on them.
+/// Groups of devices, and the placement of the model on these groups.
 struct Mesh {
   std::string name;
   std::vector<int> groups;

@@ -26,7 +26,8 @@ int32_t best_token(Session& session) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-/// Generates `count` tokens, beginning with `token`, which is not in the cache yet.
+/// Returns `count` tokens. The first token is `token`, which is not in the cache yet. The session generates the
+/// following tokens.
 std::vector<int32_t> generate(Session& session, int32_t token, int count) {
   std::vector<int32_t> tokens;
   for (int i = 0; i < count; ++i) {
@@ -94,8 +95,8 @@ TEST(SessionStates, RefuseContextWithOtherRopeFactors) {
   };
   EXPECT_EQ(restored_in(400, state_in(100)), "");
   EXPECT_EQ(restored_in(401, state_in(512)), "");
-  EXPECT_THAT(restored_in(401, state_in(400)), HasSubstr("within the original 400 tokens of the model"));
-  EXPECT_THAT(restored_in(400, state_in(401)), HasSubstr("beyond the original 400 tokens"));
+  EXPECT_THAT(restored_in(401, state_in(400)), HasSubstr("the state has short-context RoPE factors; the mod"));
+  EXPECT_THAT(restored_in(400, state_in(401)), HasSubstr("the state has long-context RoPE"));
 }
 
 TEST(SessionStates, RewoundSessionSavesStateOfPrefix) {
@@ -185,7 +186,7 @@ TEST(SessionStates, ModelsOfSameShapeAreDistinguished) {
       .seekp(static_cast<std::streamoff>(same.model->file.tensor("output_norm.weight").offset))
       .put(1);
   LoadedModel other(changed.path, 2, {}, {.context = 16});
-  EXPECT_THAT(message_of([&] { restore_state(*other.session, state); }), HasSubstr("was saved with another model than"));
+  EXPECT_THAT(message_of([&] { restore_state(*other.session, state); }), HasSubstr("saved with another model than"));
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ std::vector<float> evaluate(Session& session, std::span<const int32_t> tokens, i
 
 class SessionDevices : public ::testing::TestWithParam<int> {};
 
-TEST_P(SessionDevices, BatchesMatchSingleTokens) {
+TEST_P(SessionDevices, BatchesGiveSameLogitsAsSingleTokens) {
   LoadedModel loaded(tiny_model_path("f16"), GetParam(), {}, {.batch = 4});
   std::vector<float> batched = evaluate(*loaded.session, kPrompt);
   EXPECT_EQ(loaded.session->position(), 11);
@@ -86,8 +86,8 @@ std::vector<int32_t> text_of(int64_t count, int64_t seed) {
   return tokens;
 }
 
-TEST_P(SessionDevices, PromptsOfEveryLengthMatchSingleTokens) {
-  // For prompts, products round f16 weights and input columns to 14 bits. Logits are at most 20.
+TEST_P(SessionDevices, PromptsOfEveryLengthGiveSameLogitsAsSingleTokens) {
+  // When a prompt is evaluated, products round f16 weights and input columns to 14 bits. Logits are at most 20.
   constexpr double kRounding = 2e-2;
   LoadedModel single(tiny_model_path("f16"), GetParam()), padded(tiny_model_path("f16"), GetParam(), {}, {.batch = 12});
   const std::vector<int32_t> text = text_of(28, 1);
@@ -147,7 +147,7 @@ TEST(Session, KeepsPlansOfFourLatestPromptShapes) {
   EXPECT_EQ(compilations_for(33 + 31), 0);
   EXPECT_EQ(compilations_for(4), 1);
   EXPECT_EQ(session.kept_graphs(), 5u);
-  EXPECT_EQ(compilations_for(32), 1);  // shape 32 had been dropped as least recently used; now shape 16 is dropped
+  EXPECT_EQ(compilations_for(32), 1);  // shape 32 was evicted as least recently used; this call evicts shape 16
   for (int64_t tokens : {64, 8, 4, 1}) EXPECT_EQ(compilations_for(tokens), 0) << tokens;
   EXPECT_EQ(compilations_for(16), 1);
   EXPECT_EQ(session.kept_graphs(), 5u);
@@ -170,7 +170,7 @@ TEST(Session, DividesPromptsIntoFewShapes) {
   EXPECT_EQ(divide_into_batches(5, 5, 512), (Batches{{5, {8, 8}}}));
   EXPECT_EQ(divide_into_batches(512, 1, 512), (Batches{{512, {512, 1}}}));
   EXPECT_EQ(divide_into_batches(257, 1, 512), (Batches{{256, {256, 1}}, {1, {1, 1}}}));
-  EXPECT_EQ(divide_into_batches(257, 2, 512), (Batches{{257, {512, 2}}}));  // both outputs in one batch
+  EXPECT_EQ(divide_into_batches(257, 2, 512), (Batches{{257, {512, 2}}}));  // one batch for both outputs
   EXPECT_EQ(divide_into_batches(480, 1, 512), (Batches{{480, {512, 1}}}));
   EXPECT_EQ(divide_into_batches(700, 1, 512), (Batches{{512, {512, 1}}, {128, {128, 1}}, {60, {64, 1}}}));
   EXPECT_EQ(divide_into_batches(21, 3, 12), (Batches{{12, {12, 1}}, {9, {12, 4}}}));
@@ -194,7 +194,8 @@ TEST(Session, DividesPromptsIntoFewShapes) {
         ASSERT_LE(outputs, last.tokens);
         ASSERT_LE(last.shape.outputs, last.shape.tokens);
         ASSERT_LE(static_cast<int64_t>(batches.size()), (count + most - 1) / most + 1);
-        // The number of padding tokens is at most max(33, most / 4). 33 tokens cost about as much as one more run.
+        // The number of padding tokens is at most max(33, most / 4). 33 padding tokens cost about as much time as an
+        // additional run.
         if (outputs == 1) {
           ASSERT_LE(room - count, std::max<int64_t>(33, most / 4)) << count << " " << most;
         }
@@ -225,7 +226,8 @@ void expect_best(Session& devices, Session& host, std::span<const int32_t> token
 TEST(SessionCandidates, AreBestLogitsOnAnyDevices) {
   for (const bool tied : {false, true}) {
     SyntheticModel synthetic;
-    synthetic.h.vocab = tied ? 20000 : 2000, synthetic.tied = tied;  // a small tied head is mirrored instead of divided
+    synthetic.h.vocab = tied ? 20000 : 2000, synthetic.tied = tied;  // a tied head must be large to be divided; a small
+                                                                     // tied head is mirrored
     const std::string path = synthetic.write();
     for (const Heads& heads : {Heads{1, ""}, {2, ""}, {2, "3,1"}, {3, ""}, {3, "5,0,2"}, {3, "1,0,60"}}) {
       for (const int64_t k : {1, 40, 5000}) {
@@ -323,7 +325,7 @@ TEST(Session, ErrorsNameInvalidValues) {
   EXPECT_THAT(message_of([&] { session.logits(); }), HasSubstr("no logits yet"));
   EXPECT_THAT(message_of([&] { session.evaluate({}); }), HasSubstr("no tokens"));
   EXPECT_THAT(message_of([&] { session.evaluate(std::vector<int32_t>{1024}); }),
-              HasSubstr("token 1024 is not in the vocabulary of 1024"));
+              HasSubstr("token 1024 is not in a vocabulary of 1024 tokens"));
   EXPECT_THAT(message_of([&] { session.evaluate(std::vector<int32_t>{-1}); }), HasSubstr("token -1"));
   EXPECT_THAT(message_of([&] { session.evaluate(std::vector<int32_t>(17, 5)); }),
               HasSubstr("17 tokens do not fit: 0 of the context's 16 tokens are used"));

@@ -36,7 +36,7 @@ TEST(StopText, ReturnsAllTextWithoutStopStrings) {
   EXPECT_THROW(StopText({"a", ""}), InvalidArgument);
 }
 
-TEST(StopText, TextEndsBeforeFirstStopStringForAnyDivision) {
+TEST(StopText, TextInAnyPiecesEndsBeforeFirstStopString) {
   std::mt19937 random(3);
   const auto word = [&](size_t most) {
     std::string out(1 + random() % most, 'a');

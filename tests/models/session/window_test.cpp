@@ -57,7 +57,7 @@ class Windows : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, Windows, ::testing::Values(kWindowed, kSharedCaches),
                          [](const auto& info) { return info.index == 0 ? "own" : "shared"; });
 
-TEST_P(Windows, RingCachesMatchWholeCachesAfterRewinds) {
+TEST_P(Windows, RingCachesGiveSameLogitsAsWholeCachesAfterRewinds) {
   for (const int devices : {1, 2, 5}) {
     const LoadedModel ring(GetParam(), devices, "", with_batch(16)), whole(GetParam(), 1, "", with_batch(kContext));
     std::mt19937 random(7);
@@ -98,7 +98,7 @@ TEST(Window, RewindsWithinLastBatchOrToStart) {
   EXPECT_EQ(session.position(), 200);
   session.rewind(0);
   session.evaluate(random_text(random, 20));
-  session.rewind(3);  // 20 tokens do not overwrite any row
+  session.rewind(3);  // allowed, because 20 tokens do not overwrite any row of a ring cache
 }
 
 TEST_P(Windows, StatesCanBeRestoredToCachesOfOtherSizes) {

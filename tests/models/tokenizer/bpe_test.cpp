@@ -116,7 +116,7 @@ TEST(ByteBpe, AnyBytesSurviveRoundTrip) {
   }
 }
 
-// If an added token has characters outside the byte alphabet, it is literal text.
+// An added token with characters outside the byte alphabet is literal text.
 TEST(ByteBpe, AddedTokensAreLiteralText) {
   ByteVocabulary v;
   const Token added = v.add("\u6f22 x", 4), letters = v.add("\u0120", 4);
@@ -157,7 +157,7 @@ TEST(ByteBpe, AddsBosAndEosOnlyIfFileNamesThem) {
   }
   for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"}) {
     ByteVocabulary none = v;
-    none.extra.add<uint32_t>(key, 0xffffffff);  // -1: no token
+    none.extra.add<uint32_t>(key, 0xffffffff);  // the value -1 means that there is no such token
     EXPECT_THAT(none.tokenizer().encode("a"), ElementsAre('a'));
   }
   v.extra.add<uint32_t>("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(bos));
@@ -368,7 +368,7 @@ INSTANTIATE_TEST_SUITE_P(All, PretokenizerPieces, testing::ValuesIn(kPieceCases)
   return name;
 });
 
-// No text takes quadratic time or exceeds the memory of the matcher.
+// Cutting takes linear time for every text and does not exceed the memory of the matcher.
 TEST(PretokenizerPieces, LongRunsTakeLinearTime) {
   const char* runs[] = {" ",       "1234 12345678a", "1\u00b2123", "123456\u00b2", "\n",   "A",   "a",      "\u6f22",
                         "a\u0301", "\U0001f600",     "7",          "'s",           "\xff", " \n", "\u3000", "aB",

@@ -86,7 +86,7 @@ std::vector<std::string> merge_slowly(std::vector<std::string> symbols, const To
   }
 }
 
-TEST(Tokenizer, MatchesQuadraticMerger) {
+TEST(Tokenizer, TokensEqualTokensOfQuadraticMerger) {
   const Tokenizer& tokenizer = small_tokenizer();
   const TokenizerVocabulary& vocabulary = tokenizer.vocabulary();
   std::mt19937_64 random(1);
@@ -188,7 +188,7 @@ TEST(Tokenizer, StreamHoldsBackIncompleteCharacters) {
   EXPECT_EQ(decoder.push(byte(0xe2)), "");
   EXPECT_EQ(decoder.push(byte('a')),
             "\xe2"
-            "a");  // with "a", the sequence can no longer be completed
+            "a");  // "a" cannot continue the UTF-8 sequence that begins with e2
   EXPECT_EQ(decoder.push(byte(0xe2)), "");
   EXPECT_EQ(decoder.finish(), "\xe2");
   EXPECT_EQ(decoder.finish(), "");
@@ -225,13 +225,14 @@ TEST(TokenizerVocabulary, UserDefinedPiecesAreMatchedFirst) {
   v.extra.add<bool>("tokenizer.ggml.add_bos_token", false);
   const Token space = v.add(std::string(kSpacePiece), -1), x = v.add("x", -1), y = v.add("y", -1);
   const Token xy = v.add("xy", -0.5f);
-  v.add("xxy", 0);  // this token would be the result if the user-defined "xx" were merged
+  v.add("xxy", 0);  // encode("xxy") would return this token if the user-defined "xx" took part in merges
   const Token one = v.add("xx", 0, 4), two = v.add("xx y", 0, 4);
   const Tokenizer tokenizer = v.tokenizer();
   EXPECT_THAT(tokenizer.encode("xxy"), ElementsAre(one, space, y));
   EXPECT_THAT(tokenizer.encode("xx y"), ElementsAre(two));
   EXPECT_THAT(tokenizer.encode("xyx"), ElementsAre(space, xy, x));
-  EXPECT_THAT(tokenizer.encode("xxx y"), ElementsAre(one, space, x, space, y));  // the leftmost match, not the longest
+  EXPECT_THAT(tokenizer.encode("xxx y"), ElementsAre(one, space, x, space, y));  // the leftmost piece "xx" is matched,
+                                                                                 // not the longest piece "xx y"
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("xx yxxy x")), "xx yxxy x");
 }
 
@@ -335,7 +336,8 @@ TEST(TokenizerVocabulary, AppliesFlagsAndIdsOfFile) {
   const Tokenizer tokenizer = v.tokenizer();
   EXPECT_THAT(tokenizer.encode(" "), ElementsAre(2, space, 1));
   EXPECT_THAT(tokenizer.encode(""), ElementsAre(2, 1));
-  EXPECT_EQ(tokenizer.decode(std::vector<Token>{2, space, 1}), " ");  // encoding added no prefix to remove
+  EXPECT_EQ(tokenizer.decode(std::vector<Token>{2, space, 1}), " ");  // encoding added no space, so decoding removes no
+                                                                      // space
   EXPECT_TRUE(tokenizer.is_end(1));
   EXPECT_TRUE(tokenizer.is_end(turn));
   EXPECT_FALSE(tokenizer.is_end(0));

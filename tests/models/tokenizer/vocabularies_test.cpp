@@ -84,8 +84,8 @@ double seconds_of(const Tokenizer& tokenizer, const std::string& text) {
   return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 }
 
-// The test encodes a text and a text of four times the length. With quadratic time, the second text would take sixteen
-// times as long.
+// The test encodes a text and then a text that is four times as long. With quadratic time, the second text would take
+// sixteen times as long.
 TEST_P(Vocabulary, EncodingTimeIsLinearInTextLength) {
   for (const char* unit : {"a", " ", "\n", "1", "漢", "it's ", "\xff"}) {
     const std::string_view text = unit;

@@ -1,6 +1,6 @@
-// The family "NULL": devices with real memory. Their backends run nothing, record all calls, and fail on request. The
-// test programs listed in tests/CMakeLists.txt register this family before main(). The memory of these devices does not
-// count as host memory. So the program must access the memory through its buffers.
+// The family "NULL": devices with real memory. Their backends record all calls, compute no nodes, and fail on request.
+// The test programs listed in tests/CMakeLists.txt register this family before main(). The memory of these devices does
+// not count as host memory. So the program must access this memory through buffers.
 //
 // Parameters of create_device(), which adds NULL1, NULL2, ... to the first device NULL0:
 //   max_size=BYTES          size of the largest single allocation

@@ -62,7 +62,7 @@ Bytes raw(const GgufValue& value) {
   return bytes;
 }
 
-/// Quantises a block as llama.cpp does. This differs from traits().from_f32 in two points:
+/// Quantises a block as llama.cpp does. The result differs from the result of traits().from_f32 in two points:
 /// - The first value with the largest magnitude always becomes -8.
 /// - The values are divided by the scale before the scale is rounded to f16.
 void append_q4_0(Bytes& bytes, std::span<const float, 32> values) {

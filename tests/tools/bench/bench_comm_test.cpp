@@ -124,7 +124,7 @@ TEST(BenchCommCases, ValuesDependOnlyOnRankAndIndex) {
 TEST(BenchCommWrong, CountsDifferingElements) {
   for (const Collective kind : kOps) {
     for (const DType dtype : kDTypes) {
-      for (const int64_t part : {1, 7, 5000}) {  // 5000 elements are more than one block of the comparison
+      for (const int64_t part : {1, 7, 5000}) {  // the comparison runs in blocks of 4096 elements
         const CommCase c{kind, dtype, 3, part, kind == Collective::kBroadcast ? 2 : 0};
         for (int rank = 0; rank < c.ranks; ++rank) {
           Bytes out = output_of(c, rank);
@@ -141,7 +141,7 @@ TEST(BenchCommWrong, CountsDifferingElements) {
   }
 }
 
-TEST(BenchCommWrong, SumsInOtherOrderAreWrongExceptForNccl) {
+TEST(BenchCommWrong, OnlyNcclMaySumInAnotherOrder) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const CommCase c{Collective::kAllReduce, dtype, 5, 4000, 0};
     const Bytes backwards = output_of(c, 0, true);
@@ -191,7 +191,7 @@ TEST(BenchComm, MeasuresEveryCollectiveAndType) {
   }
 }
 
-/// An implementation named "faulty" with a host communicator that injects a fault.
+/// A communicator implementation named "faulty". Its communicators are host communicators that inject `fault`.
 CommImplementation faulty(const Fault& fault) {
   return {"faulty", [fault](std::span<Backend* const> ranks, const collectives::Options& options) {
             return std::make_unique<FaultyCommunicator>(collectives::make_host_communicator(ranks, options), ranks,
@@ -201,7 +201,7 @@ CommImplementation faulty(const Fault& fault) {
 
 TEST(BenchComm, CheckFindsOneWrongBit) {
   const CommCase c = case_of_size(Collective::kAllReduce, DType::kF32, 2, 8000);
-  // 2 warm-up runs, 3 timed runs, 1 checked run.
+  // The benchmark runs the collective six times: 2 warm-up runs, 3 timed runs and 1 checked run.
   const auto wrong = [&](int call) {
     CommBench bench(cpus(2));
     return bench.measure(faulty({Fault::kCorrupt, 1, call}), c, kFew).wrong;
@@ -210,7 +210,7 @@ TEST(BenchComm, CheckFindsOneWrongBit) {
   EXPECT_EQ(wrong(2), 0) << "the checked run uses new data, so an earlier error has no effect";
 }
 
-/// Results of a measurement in three processes. The first process has two ranks, the other processes have one.
+/// Results of a measurement in three processes. The first process has two ranks. Each other process has one rank.
 std::vector<CommResult> in_processes(const Fault& fault = {}, Collective kind = Collective::kAllReduce) {
   const std::vector<Device*> devices = cpus(2);
   std::vector<CommResult> results(3);
@@ -228,7 +228,7 @@ std::vector<CommResult> in_processes(const Fault& fault = {}, Collective kind = 
   return results;
 }
 
-TEST(BenchCommProcesses, AllGetTheSameResults) {
+TEST(BenchCommProcesses, AllProcessesGetTheSameResults) {
   const std::vector<CommResult> results = in_processes();
   for (const CommResult& result : results) {
     EXPECT_EQ(result.communicator, "mpi");
@@ -248,14 +248,14 @@ TEST(BenchCommProcesses, CountWrongElementsOfAllProcesses) {
 }
 
 TEST(BenchCommProcesses, ReportTimeOfSlowestProcess) {
-  // In a broadcast, the other ranks do not wait for the late rank, so only one process is slow.
+  // In a broadcast, no rank waits for the late rank, so only the process of the late rank is slow.
   const Fault late{Fault::kStall, 3, 4, std::chrono::milliseconds(60)};
   for (const CommResult& result : in_processes(late, Collective::kBroadcast)) {
     EXPECT_GT(result.us, 18000.0);
   }
 }
 
-TEST(BenchComm, WrongCountIsUnknownWithoutCheck) {
+TEST(BenchComm, NumberOfWrongElementsIsUnknownWithoutCheck) {
   CommBench bench(cpus(2));
   CommBenchOptions options = kFew;
   options.check = false;
@@ -288,7 +288,7 @@ TEST(BenchComm, ErrorListsUsableImplementations) {
     FAIL();
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), StartsWith("--comm nccl: collectives by 'nccl' are for CUDA devices"));
-    EXPECT_THAT(error.what(), EndsWith("; these work: auto, host, staged"));
+    EXPECT_THAT(error.what(), EndsWith("; these implementations work: auto, host, staged"));
   }
 }
 
@@ -350,7 +350,7 @@ TEST(BenchCommProgram, JsonHasAllFields) {
   EXPECT_EQ(result["results"][1]["count"], 128);
 }
 
-TEST(BenchCommProgram, SizesEqualAfterRoundingAreMeasuredOnce) {
+TEST(BenchCommProgram, SizesThatRoundToSameValueAreMeasuredOnce) {
   const json result = json::parse(succeeded("-b 1 -e 32 --op all_gather -o json").out);
   std::vector<int> sizes;
   for (const json& one : result["results"]) sizes.push_back(one["size"]);

@@ -1,4 +1,4 @@
-// Tests of shoal bench: the combination of lists, the measurements, and the three output formats.
+// Tests of shoal bench: the combinations of values from list flags, the measurements, and the three output formats.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ TEST(BenchSetups, AutoRatioAppliesToEveryDeviceList) {
               ElementsAre("m CPU0 [auto] t0", "m CPU0,CPU1 [3,1] t0", "m CPU0,CPU1 [auto] t0"));
 }
 
-TEST(BenchSetups, LayerSplitHasOneSharePerGroup) {
+TEST(BenchSetups, LayerSplitHasOneSharePerDeviceGroup) {
   BenchLists lists;
   lists.models = {"m"};
   lists.devices = {"CPU0+CPU1,CPU2"};
@@ -171,8 +171,8 @@ TEST(BenchMeasure, TimeGrowsWithNumberOfTokens) {
     const BenchSamples samples = measured(deployment, test, 5);
     return *std::min_element(samples.ns.begin(), samples.ns.end());
   };
-  // Ten times as many tokens take longer, and a deep cache makes attention slower. The bounds are far below the
-  // measured ratios.
+  // A run with ten times as many tokens takes longer, and a deep cache makes attention slower. The expected ratios are
+  // far below the measured ratios.
   EXPECT_GT(fastest({.generate = 100}), 3 * fastest({.generate = 10}));
   EXPECT_GT(fastest({.prompt = 400}), 2 * fastest({.prompt = 40}));
 }
@@ -304,7 +304,7 @@ TEST(BenchProgram, SweepsModelsDevicesAndRatios) {
                                  "Q4_K_M CPU1,CPU2 1,1", "Q4_K_M CPU1,CPU2 3,1", "Q4_K_M CPU3 "));
 }
 
-TEST(BenchProgram, CpuCountStaysTheSameDuringASweep) {
+TEST(BenchProgram, EveryDeviceListUsesTheSameThreadCount) {
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "this test needs several cores";
   const Finished finished =
       run(bench_args("-dev CPU0;CPU0,CPU1 -p 4 -n 0 -r 1 -o json"), {.cpu_devices = std::nullopt});

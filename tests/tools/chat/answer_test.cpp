@@ -1,4 +1,5 @@
-// An answer is split into thoughts and visible text. The result does not depend on the size of the received pieces.
+// Tests that an answer is split into thoughts and visible text. The split must not depend on the sizes of the received
+// pieces.
 #include "tools/chat/answer.h"
 
 #include <gtest/gtest.h>

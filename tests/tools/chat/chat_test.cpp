@@ -127,7 +127,7 @@ TEST(Chat, ChatMlEndMarkEndsAnAnswer) {
   EXPECT_EQ(run_json(args)["stop"], "stop_text");
 }
 
-// The oldest questions are dropped; the system prompt stays.
+// The oldest questions are dropped, but the system prompt is kept.
 TEST(Chat, DropsOldestQuestionsIfContextIsFull) {
   const test::TemporaryFile chat_template("template.jinja", kTemplate);
   std::string lines;
@@ -163,8 +163,8 @@ TEST(Chat, CommandsAreNotQuestions) {
     EXPECT_THAT(help.err, HasSubstr(command));
   }
   for (const auto& [line, error] :
-       {std::pair("/save", "write /save FILE\n"),
-        {"/exit now", "write /exit\n"},
+       {std::pair("/save", "this command has the form /save FILE\n"),
+        {"/exit now", "this command has the form /exit\n"},
         {"/regen", "/regen: there is no answer yet; ask a question first\n"},
         {"/read no-such.txt", "no-such.txt: cannot open the text: No such file or directory"}}) {
     const Finished refused = chat(std::string(line) + "\n");
@@ -301,8 +301,8 @@ class AtTerminal {
     return before;
   }
   void signal(int number) { ASSERT_EQ(kill(pid_, number), 0); }
-  /// Waits until the program exits with this code. During the wait, reads the terminal, because a full terminal would
-  /// block the program.
+  /// Waits until the program exits, and expects the exit code `code`. During the wait, reads the terminal, because a
+  /// full terminal would block the program.
   void end(int code = 0) {
     const Clock::time_point deadline = Clock::now() + kPatience;
     while (read_before(deadline)) continue;
@@ -394,7 +394,7 @@ TEST(Chat, PastedLinesAreOneQuestion) {
   program.type("/save " + saved + "\r");
   program.until("\r\n> ");
   program.type("\x04");
-  program.until("\r\n");  // the prompt of the shell starts on a new line
+  program.until("\r\n");  // so that the shell prints its prompt on a new line
   program.until("\x1b[?2004l");
   program.end();
   const auto messages = nlohmann::json::parse(test::text_of(saved));

@@ -1,5 +1,5 @@
-// Tests of the child process that renders chat templates. This process and its children always end in time. Each error
-// is one line.
+// Tests of the child process that renders chat templates. The program and its child processes must exit within a time
+// limit. Each error is one line.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -104,7 +104,7 @@ TEST(Renderer, ErrorNamesAProgramThatIsNotPython) {
     const Script script(fmt::format("kill $!; echo '{}'", answer));
     EXPECT_THAT(refusal("x", {.variables = {{"SHOAL_PYTHON", script.path}}}),
                 HasSubstr("the chat template could not be rendered: " + script.path +
-                          " gave no answer; name a Python that has jinja2 (package python3-jinja2) in SHOAL_PYTHON\n"))
+                          " gave no answer; set SHOAL_PYTHON to a Python with jinja2 (package python3-jinja2)\n"))
         << answer;
   }
 }

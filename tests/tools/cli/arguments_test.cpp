@@ -55,7 +55,7 @@ TEST(SpellOut, KeepsEmptyValues) {
   expect({"-p"}, {"-p"});
 }
 
-TEST(SpellOut, JoinsASwitchWithItsNumber) {
+TEST(SpellOut, JoinsBooleanFlagAndFollowingNumber) {
   expect({"--ignore-eos", "1"}, {"--ignore-eos=1"});
   expect({"--ignore-eos", "0", "-n", "3"}, {"--ignore-eos=0", "-n", "3"});
 }

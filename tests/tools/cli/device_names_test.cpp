@@ -31,12 +31,12 @@ TEST(DeviceNames, DefaultsAreDevicesOfTheFastestType) {
   EXPECT_EQ(all_of_these({{"D0", DeviceType::kCpu}, {"D1", DeviceType::kCpu}}), "D0,D1");
 }
 
-TEST(DeviceNames, DevicesAllOmitsAccelerators) {
+TEST(DeviceNames, KeywordAllOmitsAccelerators) {
   EXPECT_EQ(all_of_these({{"E0", DeviceType::kAccelerator}}), "");
   EXPECT_EQ(all_of_these({{"F0", DeviceType::kAccelerator}, {"F1", DeviceType::kCpu}}), "F1");
 }
 
-TEST(DeviceNames, DevicesAllSelectsCpusOnMachineWithoutGpu) {
+TEST(DeviceNames, KeywordAllSelectsCpusOnMachineWithoutGpu) {
   const json all{"CPU0", "CPU1", "CPU2", "CPU3"};
   const auto run_on = [](const std::vector<std::string>& flags) {
     std::vector<std::string> args{"run", "-m", kModel, "-p", "x", "-n", "1", "--output", "json"};
@@ -50,7 +50,7 @@ TEST(DeviceNames, DevicesAllSelectsCpusOnMachineWithoutGpu) {
   EXPECT_EQ(run_on({}), json({"CPU0"}));
 }
 
-TEST(DeviceNames, DevicesAllMeansSameDevicesInEveryCommand) {
+TEST(DeviceNames, KeywordAllMeansSameDevicesInEveryCommand) {
   const Finished plan = run({"plan", "-m", kModel, "-dev", "all", "--output", "json"});
   ASSERT_EQ(plan.code, 0) << plan.err;
   EXPECT_EQ(json::parse(plan.out)["memory"].size(), 4u);
@@ -68,7 +68,7 @@ TEST(DeviceNames, DevicesAllMeansSameDevicesInEveryCommand) {
   EXPECT_THAT(compared.out, HasSubstr("{0}"));
 }
 
-TEST(DeviceNames, DevicesAllSelectsDevicesOfDescribedMachine) {
+TEST(DeviceNames, AllMeansEveryDeviceOfDescribedMachine) {
   const Finished plan = run({"plan", "-m", kModel, "-dev", "all", "--machine", "RTX4090x2-pcie", "--output", "json"});
   ASSERT_EQ(plan.code, 0) << plan.err;
   EXPECT_EQ(json::parse(plan.out)["memory"].size(), 2u);
@@ -93,7 +93,7 @@ TEST(DeviceNames, DefaultsOmitDevicesOfABrokenPlugin) {
     const std::string warned = err(devices);
     EXPECT_THAT(warned, HasSubstr("shoal: warning: the devices of plug-in " + folder.path().string()));
     EXPECT_THAT(warned,
-                HasSubstr("libshoal-cuda.so are not used, because it cannot be loaded: it is not a shared object"));
+                HasSubstr("libshoal-cuda.so are not used, because this plug-in cannot be loaded: the file is not a"));
     EXPECT_EQ(std::count(warned.begin(), warned.end(), '\n'), 1) << warned;
   }
 }
@@ -108,7 +108,7 @@ TEST(DeviceNames, ErrorOfMissingDeviceReportsBrokenPlugin) {
   const std::string plugin = (folder.path() / "libshoal-cuda.so").string();
   const std::string unknown = error("cuda0");
   EXPECT_THAT(unknown, HasSubstr("there is no device 'cuda0'; there are: CPU0, CPU1, CPU2, CPU3; "));
-  EXPECT_THAT(unknown, HasSubstr("; plug-in " + plugin + ": it is not a shared object"));
+  EXPECT_THAT(unknown, HasSubstr("; plug-in " + plugin + ": the file is not a shared object"));
   EXPECT_THAT(error("GPU0"), testing::Not(HasSubstr("plug-in")));
 }
 

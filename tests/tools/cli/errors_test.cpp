@@ -92,7 +92,7 @@ const Case kUsageErrors[] = {
     {"NoPrompt", "run -m MODEL", 2, "no prompt; give a text with -p, a file with -f, standard input with -f -, or ids"},
     {"NoPromptTokens", "run -m MODEL --prompt-tokens EMPTY", 2,
      "--prompt-tokens: the list is empty; give ids such as 1,527"},
-    {"NoText", "tokenize -m MODEL", 2, "no text; give one with -p, a file with -f, or standard input with -f -"},
+    {"NoText", "tokenize -m MODEL", 2, "no text; give a text with -p, a file with -f, or standard input with -f -"},
     {"OverridePattern", "run -m MODEL -p x -ot (=CPU", 2, "--override-tensor: '(' is not a regular expression for"},
     {"ProfileWithoutName", "run -m MODEL -p x -ts @", 2, "--tensor-split @: the name of the profile is missing"},
     {"EmptyDeviceListOfBench", "bench -m MODEL -dev EMPTY", 2, "an empty device name in ''; give names such as"},

@@ -92,7 +92,8 @@ std::string shown(const std::vector<std::string>& args) {
   return fmt::format("{}", fmt::join(args, " "));
 }
 
-/// Expects that the program exits within ten seconds, or within two seconds after a SIGINT.
+/// Expects that the program exits within ten seconds. Otherwise sends SIGINT, and expects the exit within two more
+/// seconds.
 void expect_end(const std::vector<std::string>& args, const ChildOptions& around = {}) {
   using std::chrono::milliseconds;
   Child child(args, around);
@@ -108,7 +109,7 @@ void expect_end(const std::vector<std::string>& args, const ChildOptions& around
   EXPECT_EQ(child.wait(), 128 + SIGINT) << shown(args);
 }
 
-TEST(EveryFile, CoversEveryCommand) {
+TEST(EveryFile, TestCasesCoverEveryCommand) {
   std::set<std::string> tested;
   for (const auto& [command, arguments] : working_arguments()) tested.insert(command);
   const std::vector<std::string> all = commands();
@@ -145,7 +146,7 @@ TEST(EveryFile, OutputsDoNotReplaceInputs) {
   const auto expect_kept = [](const std::vector<std::string>& args, const ChildOptions& around = {}) {
     const Finished finished = run(args, around);
     EXPECT_EQ(finished.code, 2) << shown(args) << ": " << finished.err;
-    EXPECT_THAT(finished.err, HasSubstr("is read by this command; name another file for the ")) << shown(args);
+    EXPECT_THAT(finished.err, HasSubstr("is also an input file; name another file for the ")) << shown(args);
   };
   expect_kept({"run", "-m", model.path, "-p", "x", "-n", "1", "--trace", model.path});
   expect_kept({"run", "-m", kModel, "-f", trace.path, "-n", "1", "--trace", trace.path});

@@ -1,4 +1,4 @@
-// Tests of commands with pipes as inputs, and with outputs beyond a size limit.
+// Tests of commands that read from pipes, and of output files that exceed the file size limit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -59,7 +59,7 @@ TEST(Files, RejectsPipeAsProfile) {
 TEST(Files, RejectsPipeAsPlugin) {
   const NamedPipe pipe("libshoal-pipe.so");
   expect_one_line(run_briefly({"run", "-m", kModel, "-p", "x", "--plugin", pipe.path, "-dev", "CPU0"}), 1,
-                  "libshoal-pipe.so] it is a pipe, not a shared object");
+                  "libshoal-pipe.so] the file is a pipe, not a shared object");
 }
 
 TEST(Files, ReadsMachineOnceFromPipe) {

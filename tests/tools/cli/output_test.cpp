@@ -103,7 +103,7 @@ TEST(Output, ClosedPipeStopsGeneration) {
   EXPECT_EQ(run(kEndless, {.out_pipe = pipe.writer()}).code, 141);
 }
 
-TEST(Output, UnwritableStderrIsNotAFailure) {
+TEST(Output, UnwritableStderrDoesNotChangeExitCode) {
   for (const std::string& err : {kClosed, std::string("/dev/full")}) {
     EXPECT_EQ(run({"run", "-m", kModel, "-p", "x", "-n", "1", "-c", "600"}, {.err = err}).code, 0) << err;
     EXPECT_EQ(run({"run", "-m", "no-such-file", "-p", "x"}, {.err = err}).code, 1) << err;

@@ -73,7 +73,7 @@ TEST(Run, SameSeedGivesSameText) {
   EXPECT_NE(first["tokens"], sampled("8")["tokens"]);
 }
 
-TEST(Run, DeviceSamplingEqualsHostSampling) {
+TEST(Run, DeviceSamplingGivesSameTokensAsHostSampling) {
   for (const auto& [names, ratio] : {std::pair("CPU0", "1"), {"CPU0,CPU1", "1,1"}, {"CPU0,CPU1,CPU2", "5,0,2"}}) {
     for (const auto& [temp, listed] : {std::pair("0", "0"), {"1.5", "3"}, {"1.5", "50"}}) {
       std::vector<std::string> args{"run", "-m",  kModel,   "-p", kPrompt,  "-n", "30",           "-dev", names,
@@ -137,12 +137,12 @@ TEST(Run, WarnsOfContextBeyondTraining) {
   EXPECT_THAT(run({"run", "-m", kModel, "-p", "x", "-n", "1", "-c", "512"}).err, Not(HasSubstr("warning")));
 }
 
-TEST(Run, CountsComputedTokens) {
+TEST(Run, TimingsCountOnlyComputedTokens) {
   json result = run_json({"run", "-m", kModel, "-p", kPrompt, "-n", "5", "--ignore-eos", "-ub", "4"});
   EXPECT_EQ(result["timings"]["prompt_evaluated"], 6);
   // The first of the five tokens is sampled from the logits of the prompt.
   EXPECT_EQ(result["timings"]["generation_evaluated"], 4);
-  // A long prompt is evaluated token by token and interrupted.
+  // The next run evaluates a long prompt token by token, and a signal interrupts the run.
   std::string ids = "1";
   for (int i = 1; i < 20000; ++i) ids += ",261";
   json ended = interrupted_json({"run", "-m", kModel, "--prompt-tokens", ids, "-ub", "1", "-c", "20000"}, SIGINT,
@@ -187,7 +187,7 @@ TEST(Run, StopsBeforeAStopText) {
   const Finished text = run(stopped);
   EXPECT_EQ(text.out, expected + "\n");
   EXPECT_THAT(text.err, HasSubstr("; stopped: stop text"));
-  // If the text ends with a beginning of the stop text, this beginning is also printed.
+  // If the generated text ends with the first characters of a stop text, these characters are also printed.
   stopped.back() = whole.substr(whole.size() - 3) + "and more";
   EXPECT_EQ(run_json(stopped)["text"], whole);
 }
@@ -264,7 +264,7 @@ TEST(Run, KeepsIgnoredSignalsIgnored) {
   EXPECT_THAT(child.err(), HasSubstr("generated 600 tokens"));
 }
 
-TEST(Run, CreatesCpuDevicesOfDeviceListByDefault) {
+TEST(Run, CreatesCpuDevicesNamedInDeviceList) {
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "this test needs several cores";
   for (std::optional<std::string> count : {std::optional<std::string>(), {"0"}, {""}}) {
     Finished finished = run({"run", "-m", kModel, "-p", "x", "-n", "1", "-dev", "CPU0,CPU1"}, {.cpu_devices = count});
@@ -315,7 +315,7 @@ TEST(Devices, UnusablePluginFromFlagIsAnError) {
   Finished finished = run({"devices", "--plugin", kModel});
   EXPECT_EQ(finished.code, 1);
   EXPECT_THAT(finished.err, HasSubstr("shoal: error: [plug-in "));
-  EXPECT_THAT(finished.err, HasSubstr("it is not a shared object"));
+  EXPECT_THAT(finished.err, HasSubstr("the file is not a shared object"));
   EXPECT_EQ(run({"run", "-m", kModel, "-p", "In", "-n", "1", "--plugin", "not/there.so"}).code, 1);
 }
 
@@ -330,7 +330,7 @@ TEST(Devices, UnusablePluginInSearchPathIsListed) {
   EXPECT_THAT(skipped[0]["file"].get<std::string>(), HasSubstr("libshoal-text.so"));
   EXPECT_THAT(skipped[0]["reason"].get<std::string>(), HasSubstr("not a shared object"));
   EXPECT_EQ(text.code, 0);
-  EXPECT_THAT(text.out, HasSubstr("libshoal-text.so: it is not a shared object"));
+  EXPECT_THAT(text.out, HasSubstr("libshoal-text.so: the file is not a shared object"));
 }
 
 TEST(Plan, PrintsLayoutsCollectivesAndMemory) {
@@ -346,7 +346,8 @@ TEST(Plan, PrintsLayoutsCollectivesAndMemory) {
     EXPECT_EQ(tensor["layout"], "split 1 [192:{0} 64:{1}]");
   }
   EXPECT_TRUE(found);
-  // Each of the 6 layers has keys and values in f16: [32, 128, 3] on the first device and [32, 128, 1] on the second.
+  // Each of the 6 layers has keys and values in f16. Their shape is [32, 128, 3] on the first device and [32, 128, 1]
+  // on the second device.
   EXPECT_EQ(plan["memory"][0]["kv"], 12 * 32 * 128 * 3 * 2);
   EXPECT_EQ(plan["memory"][1]["kv"], 12 * 32 * 128 * 1 * 2);
   for (const json& use : plan["memory"]) {
@@ -409,7 +410,7 @@ TEST(Plan, OneDeviceHasNoCollectives) {
   EXPECT_EQ(plan["memory"][0]["communication"], 0);
 }
 
-TEST(Compare, FailsOnlyAboveTheThreshold) {
+TEST(Compare, FailsOnlyIfErrorExceedsThreshold) {
   json result = run_json({"compare", "-m", kModel, "-dev", "CPU0,CPU1,CPU2", "-ts", "5,0,2"});
   std::map<std::string, int> nodes, caches;
   for (const json& node : result["nodes"]) {

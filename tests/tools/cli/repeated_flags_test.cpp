@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 using Values = std::vector<std::string>;
 
-/// The longest names of the flags that take lists.
+/// The long names of all flags that take lists.
 const std::set<std::string> kLists{"--override-tensor", "--stop", "--logit-bias", "--template-var", "--plugin"};
 const std::map<std::string, std::set<std::string>> kListsOfCommands{
     {"bench",
@@ -35,7 +35,7 @@ bool is_list(const std::string& command, const std::string& name) {
   return kLists.contains(name) || (own != kListsOfCommands.end() && own->second.contains(name));
 }
 
-/// Two valid values of a flag. The values come from the table of names, or else from the table of value types.
+/// Two valid values of a flag. If the flag's name is not in `kByName`, the values come from `kByType`.
 Values two_values(const std::string& name, const std::string& type) {
   static const std::map<std::string, Values> kByName{
       {"--comm", {"host", "auto"}},       {"--op", {"all_reduce", "all_gather"}},   {"--dtype", {"f32", "f16"}},
@@ -96,7 +96,7 @@ std::vector<std::string> commands() {
   return names;
 }
 
-TEST(RepeatedFlags, ListFlagsCollectValuesAndOtherFlagsKeepLast) {
+TEST(RepeatedFlags, OnlyListFlagsKeepEarlierValues) {
   int seen = 0;
   for (const std::string& name : commands()) {
     const Parsed all(name);
@@ -122,7 +122,7 @@ TEST(RepeatedFlags, ListFlagsCollectValuesAndOtherFlagsKeepLast) {
   EXPECT_GT(seen, 150);
 }
 
-TEST(RepeatedFlags, BenchMeasuresAllRepeatedTests) {
+TEST(RepeatedFlags, BenchMeasuresTestsOfAllRepeatedFlags) {
   const Finished finished = run({"bench", "-m", kModel, "-p", "4", "-p", "8,16", "-n", "0", "-n", "2", "-r", "3", "-r",
                                  "1", "-o", "md", "-o", "jsonl"});
   ASSERT_EQ(finished.code, 0) << finished.err;

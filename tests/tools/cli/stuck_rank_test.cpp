@@ -32,7 +32,7 @@ auto names_the_rank_that_did_not_arrive() {
                EndsWith("or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)\n"));
 }
 
-/// Matches the message if the stuck rank has already joined every collective.
+/// A matcher for the message about a stuck rank that has already joined every collective.
 auto names_the_rank_that_did_not_finish() {
   return AllOf(HasSubstr("shoal: error: [META(CPU0,CPU1)] "),
                HasSubstr("rank 1 of 2 did not finish within 1.000 s after the other ranks"),
@@ -48,7 +48,7 @@ TEST(StuckRank, ProgramEndsAfterTimeoutOfSlowDevice) {
   const test::Environment slowdown("SHOAL_CPU_SLOWDOWN", "1,1000");
   begin = Clock::now();
   const Finished stalled = run(command("-n 3 -ub 2048"), two);
-  // Without the time-out, the slow device would need hundreds of times the time of a healthy device for the prompt.
+  // Without the time-out, the slow device would need hundreds of times as long for the prompt as a healthy device.
   EXPECT_LT(Clock::now() - begin, kTimeOut + kMore + 2 * healthy);
   EXPECT_EQ(stalled.code, 1);
   EXPECT_THAT(stalled.err, names_the_rank_that_did_not_arrive());

@@ -51,7 +51,7 @@ class Terminal {
   }
   const std::string& path() const { return path_; }
   int descriptor() const { return other_; }
-  /// Reads all available output. Waits up to `milliseconds` for each further output.
+  /// Reads all available output. Stops if no output arrives for `milliseconds`.
   std::string read(int milliseconds = 0) {
     std::string text;
     pollfd ready{master_, POLLIN, 0};

@@ -72,7 +72,7 @@ TEST_F(FromDisk, PlanPredictsReadsAtDiskSpeed) {
 }
 
 TEST_F(FromDisk, PlanShortensContextIfCachesDoNotFit) {
-  const auto trained = static_cast<int64_t>(cpu::node_memory(-1).total / 16384);  // each token needs 64 KiB of cache
+  const auto trained = static_cast<int64_t>(cpu::node_memory(-1).total / 16384);  // each token needs 16 KiB of cache
   write(trained);
   const std::vector<std::string> command{"plan", "-m", file.path, "--devices", "CPU0", "-c", "0"};
   EXPECT_THAT(run(command).err, HasSubstr(fmt::format(" instead of {}: ", trained)));

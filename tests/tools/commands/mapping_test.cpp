@@ -42,7 +42,7 @@ TEST(Mapping, TruncatedFileGivesAOneLineError) {
   EXPECT_EQ(child.wait(), 1);
   EXPECT_FALSE(child.killed());
   const std::string err = child.err().substr(child.err().rfind("shoal: error:"));
-  EXPECT_THAT(err, StartsWith("shoal: error: a mapped file can no longer be read: it was truncated"));
+  EXPECT_THAT(err, StartsWith("shoal: error: a mapped file can no longer be read: the file was truncated"));
   EXPECT_THAT(err, HasSubstr("--no-mmap"));
   EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
 }
@@ -76,7 +76,7 @@ TEST(Mapping, RemovedFileStaysUsable) {
   EXPECT_GE(child.out().size(), before + 100);
 }
 
-TEST(Mapping, GeneratesTheSameTextAsCopiedWeights) {
+TEST(Mapping, MappedAndCopiedWeightsGiveSameText) {
   json results[2];
   for (bool mapped : {false, true}) {
     results[mapped] = run_json({"run", "-m", kModel, "-p", "But the LORD is in", "-n", "12", "--temp", "0",

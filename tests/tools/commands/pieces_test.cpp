@@ -1,4 +1,4 @@
-// Functions of the program that can be tested without a process: parsers of flags, tables, and the error measure.
+// Tests of functions that need no separate process: parsers of flags, tables, and the normalised error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

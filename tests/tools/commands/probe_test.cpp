@@ -36,7 +36,7 @@ class ProbeCommand : public ::testing::Test {
     return text.starts_with("shoal: warning: device measurements may be wrong, because ") &&
            text.ends_with(" on an idle machine\n") && std::count(text.begin(), text.end(), '\n') == 1;
   }
-  /// Sets the disturbance of all measurements in the file.
+  /// Sets the field "disturbance" of all measured machines in the file.
   void set_disturbance(const std::string& what) const {
     json all = json::parse(text());
     for (json& entry : all["machines"]) entry["machine"]["disturbance"] = what;

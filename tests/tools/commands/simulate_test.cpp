@@ -41,7 +41,7 @@ struct Simulate : testing::Test {
     EXPECT_EQ(finished.code, 0) << finished.err;
     return json::parse(finished.out, nullptr, false);
   }
-  /// Predicted tokens per second of generation, by number of devices.
+  /// Predicted generation speed in tokens per second. The key is the number of devices.
   static std::map<int64_t, double> generation(const std::string& model, const std::string& machine,
                                               const std::string& counts) {
     std::map<int64_t, double> rates;
@@ -101,7 +101,7 @@ TEST_F(Simulate, MoreDevicesHaveDiminishingReturns) {
   EXPECT_GT(rates[4] / rates[2], rates[8] / rates[4]);
 }
 
-TEST_F(Simulate, SlowLinksReduceTheGain) {
+TEST_F(Simulate, SlowerLinksReduceTokensPerSecond) {
   const auto nvlink = generation(small_, "H100x8-nvlink", "8"), pcie = generation(small_, "H100x8-pcie", "8");
   const auto host = generation(small_, "H100x8-pcie-host", "1,8");
   EXPECT_GT(nvlink.at(8), pcie.at(8));
@@ -131,7 +131,7 @@ TEST_F(Simulate, ReportsSetupsThatDoNotFit) {
   EXPECT_FALSE(rows(long_context)[0]["fits"]) << "the cache takes the remaining memory";
 }
 
-/// The message below the table about a setup that does not fit; "" if all setups fit.
+/// Returns the text below the table, from " does not fit: " on; "" if all setups fit.
 std::string remedy(std::vector<std::string> args) {
   args.insert(args.begin(), "simulate");
   const Finished finished = run(args);
@@ -141,7 +141,7 @@ std::string remedy(std::vector<std::string> args) {
 }
 
 TEST_F(Simulate, ReportsTheSameHostMemoryAsPlan) {
-  // The GPU computes the largest batch. The host computes smaller batches with the experts that it stores.
+  // The GPU computes the largest batch. For smaller batches, the host computes the products with its experts.
   const TemporaryFile file("simulate_host.gguf");
   models::HollowModel experts(4, 2048, 1024, 32, 8, 1024);
   experts.h.experts = 64, experts.h.experts_used = 8;
@@ -220,8 +220,8 @@ TEST_F(Simulate, WarnsOfSplitFlagsWithoutEffect) {
            "0", "-sm", "layer", "--expert-split", "whole", "--latent-split", "rows"})
           .err;
   EXPECT_EQ(alone,
-            "shoal: warning: --expert-split whole has no effect: no devices act as one\n"
-            "shoal: warning: --latent-split rows has no effect: no devices act as one\n");
+            "shoal: warning: --expert-split whole has no effect: no two devices act as one\n"
+            "shoal: warning: --latent-split rows has no effect: no two devices act as one\n");
 }
 
 TEST_F(Simulate, TableColumnsAlign) {
@@ -292,7 +292,7 @@ TEST_F(Simulate, ReadsMachinesFromFiles) {
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0]["devices"], "CPU0") << "the CPU of the described machine";
   EXPECT_EQ(all[0]["simulated"], "mine");
-  // Each token reads 4.6 GB of weights at 0.8 x 50 GB/s.
+  // Each generated token requires a read of 4.6 GB of weights at 0.8 x 50 GB/s.
   EXPECT_NEAR(all[0]["avg_ts"].get<double>(), 8.5, 1);
   EXPECT_GT(all[1]["avg_ts"], 5 * all[0]["avg_ts"].get<double>());
   // The file contains no descriptions of devices, so the rows contain the device names.

@@ -153,7 +153,7 @@ TEST(TraceFlag, WritesTraceAndRethrowsFailures) {
 
 // --- traces of whole program runs
 
-/// The plan of one token. In the trace, the rows of all devices must contain the steps of this plan.
+/// The plan for one token. In the trace, the rows of all devices must contain the steps of this plan.
 json plan_of(const std::string& devices) {
   const Finished plan = run({"plan", "-m", kModel, "--devices", devices, "--output", "json"});
   EXPECT_EQ(plan.code, 0) << plan.err;
@@ -246,7 +246,7 @@ TEST(TraceProgram, FailedWriteIsAnError) {
 
 TEST(TraceProgram, CtrlCStillWritesTheTrace) {
   const TemporaryFile file("interrupted.json");
-  setenv("SHOAL_CPU_SLOWDOWN", "100", 1);  // keeps the trace small
+  setenv("SHOAL_CPU_SLOWDOWN", "100", 1);  // slow devices run fewer steps before the signal, so the trace is small
   const auto has_runs = [&](const Finished&) {
     return file.exists() && file.text().find(" run 1") != std::string::npos;
   };

@@ -56,7 +56,7 @@ TEST(RemediesText, NamesAllFlagsOfASuggestedContext) {
   EXPECT_THAT(remedies_text(remedies), HasSubstr("a context of 64 with a q8_0 cache (-c 64 -ctk q8_0 -ctv q8_0 -dev "));
 }
 
-TEST(RemediesText, NamesEqualSharesIfUnequalSharesWereRequested) {
+TEST(RemediesText, SuggestsEqualSharesIfUnequalSharesWereRequested) {
   const Choice asked{models::cpu_groups({2}), SplitMode::kTensor, {3, 1}}, even{models::cpu_groups({2})};
   EXPECT_EQ(change_options(asked, even), " -ts 1,1");
   EXPECT_EQ(change_options(even, asked), " -ts 3,1");

@@ -25,8 +25,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// Writes a model file. For the trained context, the cache takes `bytes`: keys and values of 2 layers, each with 2
-/// heads of 16 f16 values.
+/// Writes a model file. The trained context is so large that its cache takes `bytes`. The cache contains keys and
+/// values of 2 layers, each with 2 heads of 16 f16 values.
 std::string model_trained_for(int64_t bytes) {
   models::SyntheticModel model;
   model.h.context = bytes / (2 * 2 * 2 * 16 * 2);
@@ -39,7 +39,7 @@ Finished run_of(const std::string& model, const std::vector<std::string>& more) 
   return run(args);
 }
 
-/// Bytes of the cache for the largest context that a model can have. No machine has so much memory.
+/// Bytes of the cache for the largest context that a model can have. The tests need a machine with less memory.
 constexpr int64_t kTooMuch = int64_t{256} * ((int64_t{1} << 30) - 1);
 
 TEST(Context, ShrinksToFitByDefault) {
@@ -116,7 +116,7 @@ TEST(Context, AlwaysHoldsThePrompt) {
   EXPECT_THAT(refused.err, HasSubstr("not even a context of 81 fits (the prompt has 80 tokens): CPU0 needs "));
 }
 
-TEST(Context, SuggestsTheLatentSplitByRows) {
+TEST(Context, MemoryErrorSuggestsLatentSplitOnSeveralDevices) {
   const auto err_on = [](const std::string& devices) {
     const Finished refused =
         run({"run", "-m", SHOAL_REFERENCE_MODELS "/deepseek2.gguf", "--prompt-tokens", "1,2", "-dev", devices, "-t",
@@ -129,7 +129,7 @@ TEST(Context, SuggestsTheLatentSplitByRows) {
   EXPECT_THAT(err_on("CPU0"), HasSubstr("more devices, a quantised"));
 }
 
-TEST(Context, LatentSplitIsChosenForTheFittedContext) {
+TEST(Context, LatentSplitIsChosenForShrunkContext) {
   const auto request_of = [](int64_t context) {
     Request request{models::open_model(SHOAL_REFERENCE_MODELS "/deepseek2.gguf")};
     request.asked.fixed = {models::cpu_groups({2})};

@@ -1,4 +1,4 @@
-// Start-up plans each graph once. The graphs of the memory check are also the graphs that run.
+// The start-up code plans each graph once. The graphs of the memory check are also the graphs that run.
 #include "tools/startup/deployment.h"
 
 #include <fmt/format.h>
@@ -93,7 +93,7 @@ TEST_P(StartUp, PlansEachGraphOnceAndRunsIt) {
 }
 
 /// The results equal the results of a session that makes its own plan.
-TEST_P(StartUp, ResultsEqualASessionWithItsOwnPlan) {
+TEST_P(StartUp, PreparedPlanAndPlanMadeBySessionGiveSameResults) {
   Deployment deployment = resolve(request());
   load(deployment);
   const models::SessionOptions options = deployment.asked.session;
@@ -115,7 +115,7 @@ TEST_P(StartUp, ResultsEqualASessionWithItsOwnPlan) {
   EXPECT_EQ(run(*deployment.session), expected);
 }
 
-/// The devices come from a machine file and need not exist in this machine.
+/// The costs come from a machine file. In this file, the CPU devices have the performance values of H200 GPUs.
 TEST_P(StartUp, PlansWithCostsOfTheNamedMachine) {
   test::TemporaryFolder folder;
   machine::MachineModel described = machine::make_machine("H200x3-nvlink");

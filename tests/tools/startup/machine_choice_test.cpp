@@ -39,7 +39,7 @@ json memory_of(const std::vector<std::string>& names, const ChildOptions& around
   return plan.code == 0 ? json::parse(plan.out)["memory"] : json::array();
 }
 
-TEST(MachineChoice, LocalDevicesShareTheMachinesMemory) {
+TEST(MachineChoice, LocalDevicesDivideMemoryOfMachine) {
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "two CPU devices need two cores";
   const json memory = memory_of({"CPU0", "CPU1"}, {.cpu_devices = std::nullopt});
   ASSERT_EQ(memory.size(), 2u);
@@ -56,7 +56,7 @@ TEST(MachineChoice, ProbeErrorNamesTheFlagIfMemoryIsShort) {
   options.quick = true;
   EXPECT_THAT([&] { probe_devices(devices, options); },
               testing::ThrowsMessage<OutOfMemory>(
-                  testing::EndsWith("free: release memory on the device, or do not probe it (--devices)")));
+                  testing::EndsWith("free: release memory on the device, or omit the device (--devices)")));
   cpu::configure("");
 }
 
@@ -66,7 +66,7 @@ TEST(MachineChoice, SimulatesMissingDevices) {
   for (const json& row : memory) EXPECT_EQ(row["free"], kMemory);
 }
 
-TEST(MachineChoice, DescribedNamesAreCaseSensitive) {
+TEST(MachineChoice, NamesInMachineDescriptionAreCaseSensitive) {
   const json memory = memory_of({"cpu0", "CPU1"}, {});
   ASSERT_EQ(memory.size(), 2u);
   EXPECT_EQ(memory[0]["device"], "cpu0");

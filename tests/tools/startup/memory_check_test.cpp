@@ -42,8 +42,8 @@ TEST(MappingWarning, WarnsOfRepeatedReads) {
   EXPECT_THAT(
       warning(2 * kMiB, 10 * kMiB, 8 * kMiB + 1),
       HasSubstr("CPU1 has 10.0 MiB free, but needs 8.0 MiB for weights and 2.0 MiB for the rest: parts of the model"));
-  EXPECT_NE(warning(12 * kMiB, 10 * kMiB, 1), "");  // require_memory() rejects this case, but the subtraction must not
-                                                    // wrap around
+  EXPECT_NE(warning(12 * kMiB, 10 * kMiB, 1), "");  // the cache exceeds the free memory: require_memory() rejects these
+                                                    // values, but the subtraction must not wrap around
   EXPECT_EQ(warning(12 * kMiB, 10 * kMiB, 0), "");
 }
 

@@ -192,7 +192,7 @@ TEST_F(MachineFile, IgnoresMachinesMeasuredWithOtherCollectives) {
   EXPECT_EQ(find_machine(first(2), 0, {}, "staged")->devices[0].bandwidth, 10e9);
 }
 
-TEST_F(MachineFile, RequiresMeasuredSetsForRequestedDevices) {
+TEST_F(MachineFile, RequiresMeasurementOfEquivalentDeviceSet) {
   MachineModel known = machine(4, 30e9);
   known.devices[0].identity += ", other";  // this identity differs from the identity of CPU0
   const auto set = [](std::vector<std::string> members) {

@@ -1,4 +1,4 @@
-// Tests links between processes on several hosts. The processes are threads here.
+// Tests links between processes on several hosts. In these tests, the processes are threads.
 #include "tuning/probe/probe_processes.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ std::vector<HostLink> links_of(const std::vector<std::string>& hosts) {
   return all[0];
 }
 
-TEST(HostLinks, CoverPairsOfHostsAndPairsWithinHosts) {
+TEST(HostLinks, CoverEveryPairOfHostsAndProcessesOfSameHost) {
   std::multiset<std::string> pairs;
   for (const HostLink& link : links_of({"a", "b", "a", "c", "d"})) {
     pairs.insert(link.from + link.to);

@@ -160,7 +160,7 @@ TEST(Probe, CallbacksCanStopProbe) {
     if (done == 1) throw Stop{};
   };
   EXPECT_THROW(probe(devices, options), Stop);
-  EXPECT_EQ(devices[0]->reg().uses(), uses);  // nothing stays allocated
+  EXPECT_EQ(devices[0]->reg().uses(), uses);  // the probe has released everything that it allocated
 
   // The probe also polls within its first part, which consists of many measurement series.
   int parts = 0, polls = 0;
@@ -204,7 +204,7 @@ TEST(Probe, ErrorNamesFailedDevice) {
   cpu::configure("");
   BackendReg& family = *Registry::instance().find_family("NULL");
   const std::string text = failed(family.create_device("fail_alloc_after=1M"));
-  EXPECT_THAT(text, ContainsRegex("^\\[NULL.*\\] out of memory: .* free: release memory on the device, or do not"));
+  EXPECT_THAT(text, ContainsRegex("^\\[NULL.*\\] out of memory: .* free: release memory on the device, or omit"));
 }
 
 TEST(Probe, ChecksMemoryBeforeMeasuring) {
@@ -214,8 +214,8 @@ TEST(Probe, ChecksMemoryBeforeMeasuring) {
   ProbeOptions options = quick();
   options.progress = [](int, int, const std::string& what) { FAIL() << what; };
   EXPECT_EQ(message_of<OutOfMemory>([&] { probe(devices, options); }),
-            "[CPU0] cannot be measured: 8.2 MiB are needed, but 7.0 MiB are free: release memory on the device, or do "
-            "not probe it");
+            "[CPU0] cannot be measured: 8.2 MiB are needed, but 7.0 MiB are free: release memory on the device, or "
+            "omit the device");
   cpu::configure("");
 }
 
@@ -315,7 +315,7 @@ TEST(ProbeTrial, PollsBeforeEverySample) {
   EXPECT_EQ(polls, 4);
 }
 
-TEST(ProbeTrial, RepeatsAtLeastThreeTimesWithLimit) {
+TEST(ProbeTrial, RepeatsThreeToOneThousandTimes) {
   int calls = 0;
   const auto one = [&] { return static_cast<double>(++calls); };
   EXPECT_EQ(repeat_for(0, one), 2);
@@ -351,7 +351,7 @@ TEST(ProbeLinks, MeasuresAllSetsIfDevicesAreFew) {
   EXPECT_THAT(six, ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1, 2, 3), ElementsAre(0, 1, 2, 3, 4, 5)));
 }
 
-TEST(ProbeLinks, DevicesOfOneIdentityFormTheirOwnSets) {
+TEST(ProbeLinks, MeasuresSetsOfEqualDevicesAndMixedSets) {
   std::vector<std::string> identities(9, "gpu");
   identities[0] = "host";
   EXPECT_THAT(
