@@ -180,8 +180,8 @@ def main():
     parser.add_argument("-m", dest="models", action="append", required=True,
                         help="GGUF file of a model; may be repeated")
     parser.add_argument("-c", dest="cases", action="append", type=parse_case, metavar="CASE",
-                        help="case to measure, as DEVICESxTHREADS[:SHARES[:layer]]; 2x1:3,1: 2 devices with "
-                        "1 thread each and the shares 3,1; may be repeated")
+                        help="case to measure, as DEVICESxTHREADS[:SHARES[:layer]]; for example, 2x1:3,1 means "
+                        "2 devices with 1 thread each and the shares 3,1; may be repeated")
     parser.add_argument("-p", type=int, default=256, help="prompt length in tokens (default: 256)")
     parser.add_argument("-n", type=int, default=64, help="number of tokens to generate (default: 64)")
     parser.add_argument("-r", type=int, default=3, help="number of rounds (default: 3)")

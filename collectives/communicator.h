@@ -60,8 +60,8 @@ uint64_t call_digest(const Call& call);
 /// - If there is only one row, the call may also compute `in` as the result of `product`. `product` is a mul_mat with
 ///   one column; FusedLimits::products lists the dtypes of its weights. No other node reads this result, so the call
 ///   need not store it.
-/// - `column_forms` is the bit mask of additional forms (such as quantised copies; PassedForms of the rank's device) in
-///   which the column of `product` is available.
+/// - `column_forms` is the bit mask of the forms in which the column of `product` is available in addition to f32. A
+///   form is a copy such as a quantised copy (PassedForms in devices/graph_plan.h).
 /// - `normed_forms` is the bit mask of the forms in which the call stores `normed` in addition to f32 (only with one
 ///   row).
 ///

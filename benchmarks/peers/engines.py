@@ -153,7 +153,7 @@ def measure(engine: Engine, model: str, work: Work, prefix: list[str]) -> tuple[
 
 
 def about(row: dict) -> str:
-    """Returns a text with the versions and the machine that one row of the engine's output names."""
+    """Returns a text with the versions and the machine. One row of the engine's output contains them."""
     words = [str(row[key]) for key in ("build_version", "build_number") if row.get(key)]
     if row.get("ggml_version"):
         words.append(f"ggml {row['ggml_version']}")

@@ -183,7 +183,7 @@ class Launcher {
   bool capturing_ = false;         ///< queued work is being captured
   bool recording_failed_ = false;  ///< some queued work could not be captured
   bool is_idle_ = true;            ///< the most recent work was FinishWork, which waits for the stream
-  bool is_watched_ = false;        ///< the stream may still have work, and a watch needs polls
+  bool is_watched_ = false;        ///< the stream may still have work, and a Watch must be polled
   std::vector<std::pair<const void*, Watch>> watches_;
   Progress progress_;
   std::unique_ptr<GpuTrace> trace_;

@@ -192,8 +192,8 @@ struct BlockIQ3_XXS : Coded<kSuperBlock, 32> {
   uint8_t signs[32];
 };
 
-/// Every 4 elements have the low 8 bits of an index, and its ninth bit in `high`. `scales` holds a nibble s for every
-/// 32 elements.
+/// For every 4 elements, `low` holds the low 8 bits of an index, and `high` holds its ninth bit. `scales` holds a
+/// nibble s for every 32 elements.
 struct BlockIQ3_S : Coded<kSuperBlock, 32> {
   uint16_t scale;
   uint8_t low[64];

@@ -64,7 +64,7 @@ struct LatentHparams {
   int64_t rank = 0;        ///< length of the row; 0: the model has no latent attention
   int64_t query_rank = 0;  ///< length of the row from which queries are computed; 0: queries are computed from the
                            ///< activations
-  int64_t head_dim_k = 0;  ///< length of a head's key, including the rope.dims shared elements at its end
+  int64_t head_dim_k = 0;  ///< length of a head's key; its last rope.dims elements are shared by all heads
   int64_t head_dim_v = 0;
   bool operator==(const LatentHparams&) const = default;
 };

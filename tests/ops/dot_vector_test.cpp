@@ -148,7 +148,7 @@ TEST_P(Vector, PartsWithNaNOrInfinityHaveZeroValues) {
   }
 }
 
-TEST_P(Vector, WordsOfPartsWithNaNOrInfinityAreZero) {
+TEST_P(Vector, WordColumnPartsWithNaNOrInfinityHaveZeroWords) {
   const auto x = random_floats(64);
   std::vector<std::byte> column(word_columns().bytes(64)), clean = column;
   word_columns().convert(x.data(), clean.data(), 64);

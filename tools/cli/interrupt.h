@@ -6,8 +6,8 @@
 
 namespace shoal::tools {
 
-/// After this call, the first SIGINT and the first SIGTERM only set a flag. Writes that wait for a slow reader
-/// continue. A signal that was ignored when the program started, as in background jobs of scripts, stays ignored.
+/// After this call, the first SIGINT and the first SIGTERM only set a flag. A write that waits for a slow reader
+/// continues. A signal that was ignored when the program started, as in background jobs of scripts, stays ignored.
 void catch_interrupts();
 /// Ignores SIGINT in this process from now on, and discards an earlier SIGINT. Another process handles SIGINT.
 void leave_interrupts_to_others();

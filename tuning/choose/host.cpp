@@ -10,8 +10,8 @@ namespace {
 
 using Uses = std::vector<models::DeviceUse>;
 
-/// Maximum number of corrections of the estimated compute memory. Each correction takes the compute memory from a plan
-/// that does not fit.
+/// Maximum number of corrections of the estimated compute memory. Each correction replaces the estimate by the
+/// compute memory of a plan that does not fit.
 constexpr int kCorrections = 4;
 /// With this number of host layers, the host stores only the embedding. With 0 host layers, the host stores the
 /// embedding and the output head.

@@ -208,8 +208,8 @@ class RemedySearch {
     const auto is_asked = [&](const models::DeviceUse& use) {
       return std::any_of(devices.begin(), devices.end(), [&](const Device* one) { return one->name() == use.device; });
     };
-    if (!std::all_of(uses.begin(), uses.end(), is_asked)) return;  // `uses` contains the host, and devices cannot
-                                                                   // divide the host part
+    // Any other device in `uses` is the host. Devices cannot divide the part of the model on the host.
+    if (!std::all_of(uses.begin(), uses.end(), is_asked)) return;
     const Divided divided = divided_bytes(mode);
     double all = 0;
     for (const models::DeviceUse& use : uses) all += static_cast<double>(use.needed());

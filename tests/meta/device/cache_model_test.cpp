@@ -161,8 +161,8 @@ class CacheModel {
     ASSERT_EQ(got, expected) << what << " on " << ranks_ << " ranks";
   }
 
-  // part() and write() access the plain array. Each later function makes a call on the tensor and the same access to
-  // the plain array.
+  // part() and write() access the plain array. Each of the functions below accesses the tensor and the plain array in
+  // the same way.
   static Bytes part(const One& one, const Range& r) {
     const auto begin = one.plain.begin() + static_cast<ptrdiff_t>(r.offset);
     return {begin, begin + static_cast<ptrdiff_t>(r.size)};

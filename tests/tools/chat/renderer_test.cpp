@@ -113,8 +113,8 @@ TEST(Renderer, CutsAndEscapesTemplateMessages) {
   EXPECT_THAT(refusal("{{ raise_exception('\\ud800') }}"), HasSubstr("refuses the conversation: \ufffd; give another"));
   const std::string cut = refusal("{{ raise_exception('\u202e' ~ 'x' * 1000000) }}");
   EXPECT_THAT(cut, HasSubstr("refuses the conversation: \\u202exxxxx"));
-  EXPECT_THAT(cut, HasSubstr("xxx... (9998"));
-  EXPECT_THAT(cut, EndsWith(" more); give another template with --template FILE\n"));
+  EXPECT_THAT(cut, HasSubstr("xxx... (omitted characters: 9998"));
+  EXPECT_THAT(cut, EndsWith("); give another template with --template FILE\n"));
 }
 
 TEST(Renderer, SizeErrorNamesTheChatTemplate) {
