@@ -73,7 +73,7 @@ std::vector<Misuse> partitions() {
       {"EvenOfNegativeLength", [=] { Partition::even(2, -1); }, "-1 elements"},
       {"OverflowingShares", [=] { Partition::from_shares(std::vector<int64_t>{kMost, 1}); }, "2^63"},
       {"OverflowingTile", [=] { one.tile(kMost); }, "2^63"},
-      {"TileWithTooManyRuns", [=] { one.tile(int64_t{1} << 40); }, "more than"},
+      {"TileWithTooManyRuns", [=] { one.tile(int64_t{1} << 40); }, "the limit is"},
       {"OverflowingTileOfOneRun", [=] { large.tile(2); }, "2^63"},
       {"OverflowingScale", [=] { one.scale_up(kMost); }, "2^63"},
       {"OverflowingConcat", [=] { Partition::concat(std::vector{large, large}); }, "2^63"},
@@ -303,7 +303,7 @@ std::vector<Misuse> meta_devices() {
       with_communicator("FactoryDescribingFewerRanks", {none, short_description}, "of 1 ranks, expected 2"),
       {"CommunicatorWithoutDevices", [] { collectives::communicator_for({}); }, "one device"},
       with_mesh("PreparedPlanUsedTwice", use_prepared_twice, "used already"),
-      with_mesh("StoreWithoutTensor", adopt_from_empty_store, "has no shards"),
+      with_mesh("StoreWithoutTensor", adopt_from_empty_store, "is not in the other store"),
       with_mesh("ContextWithoutShards", plan_with_plain_context, "PlanContext::shards"),
       {"StoreWithNegativeRanks", [] { ShardStore(-1); }, "got -1"},
       with_mesh(

@@ -207,7 +207,7 @@ TEST(SessionFollowers, FailWithErrorOfLeader) {
     session.evaluate(std::array{int32_t{1 << 30}});  // the vocabulary has no token with this id
   });
   for (const test::ProcessEnd& end : ends) {
-    EXPECT_THAT(end.what(), HasSubstr("process 0 (a): token 1073741824 is not in the vocabulary"));
+    EXPECT_THAT(end.what(), HasSubstr("process 0 (a): token 1073741824 is not in a vocabulary of 1024 tokens"));
   }
 }
 
