@@ -36,7 +36,7 @@ struct DTypeTraits {
   void (*from_f32)(const float* src, void* dst, int64_t n);
 };
 
-/// Does not fail if `dtype` is an enumerator.
+/// Does not fail if `dtype` is a valid enumerator.
 const DTypeTraits& traits(DType dtype);
 inline std::string_view name_of(DType dtype) {
   return traits(dtype).name;

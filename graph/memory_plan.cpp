@@ -1,9 +1,9 @@
 // Turns lifetimes into offsets. Every planned tensor gets a slot: a size in bytes and the steps during which the tensor
 // is live. A node that runs in place shares the slot of its source. Slots are placed from largest to smallest. Each
 // slot is placed in the smallest gap between slots that are live at the same time ("greedy by size", Pisarchyk and Lee
-// 2020). Placement in this order needs less memory than placement in the order of the nodes, because small tensors do
-// not fragment the space for large tensors. Planning N nodes takes O(N log N) if the occupied bytes form few separate
-// contiguous ranges at each step. This is the usual case, because most slots are adjacent.
+// 2020). This order needs less memory than the order of the nodes, because small tensors do not fragment the space for
+// large tensors. Planning N nodes takes O(N log N) if the occupied bytes form few separate ranges at each step. This is
+// the usual case, because most slots are adjacent.
 #include "graph/memory_plan.h"
 
 #include <algorithm>
@@ -247,16 +247,16 @@ class Planner {
   const Life& life(const Tensor& owner) const { return const_cast<Planner*>(this)->life(owner); }
 
   // A use of a view counts as a use of the tensor that owns the bytes. Outputs, inputs, and all bytes with a reader
-  // after the range are live until range_.end, one step past the last node. If a late input (LateInput: written during
-  // the run) is not an output, it is live only until its last use.
+  // after the range are live until range_.end, one step past the last node. A late input is live only until its last
+  // use, unless it is an output.
   int last_use_of(int step) const { return std::min(step, range_.end); }
   void find_last_uses() {
     for (size_t i = 0; i < of_nodes_.size(); ++i) {
       of_nodes_[i].last_use = last_use_of(uses_->nodes[static_cast<size_t>(range_.begin) + i]);
     }
     for (const Tensor* node : options_.shown) {
-      // This node is live past the next cut (pause of the run), so that the last node before the cut cannot reuse its
-      // memory.
+      // The node is live past the next cut, so that the last node before the cut cannot reuse the memory of this
+      // node.
       if (!has_life(*node->storage())) continue;
       int& last = life(*node->storage()).last_use;
       last = std::max(last, segment_end(node->id));
@@ -272,7 +272,7 @@ class Planner {
   int begin_of(int segment) const {
     return segment == 0 ? range_.begin : options_.cuts[static_cast<size_t>(segment) - 1];
   }
-  /// The first cut (pause of the run) after a step. If no cut follows the step, the end of the range.
+  /// The first cut after a step. If no cut follows the step, the end of the range.
   int segment_end(int step) const {
     const auto after = std::upper_bound(options_.cuts.begin(), options_.cuts.end(), step);
     return after == options_.cuts.end() ? range_.end : std::min(range_.end, *after);
@@ -297,8 +297,7 @@ class Planner {
 
   bool awaits_slot(const Tensor& input) const { return needs_placement(input) && life(input).slot < 0; }
 
-  // A late input (LateInput: written during the run) needs memory even if no node reads it, because the caller writes
-  // it in every run.
+  // A late input needs memory even if no node reads it, because the caller writes it in every run.
   void assign_late(const LateInput& late) {
     check(late.segment >= 0 && static_cast<size_t>(late.segment) <= options_.cuts.size(),
           "late input {} belongs to segment {}, but there are only {} segments", late.input->name, late.segment,

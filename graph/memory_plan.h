@@ -73,7 +73,7 @@ struct MemoryPlan {
   size_t total_bytes() const;
 };
 
-/// Throws InvalidArgument if a node reads a late input (LateInput) in a segment before the input's segment.
+/// Throws InvalidArgument if a node reads a late input in a segment before the input's segment.
 MemoryPlan plan_memory(const GraphRange& range, const MemoryPlanOptions& options);
 /// Computes only the chunk_sizes of plan_memory, in half the time.
 std::vector<size_t> plan_chunks(const GraphRange& range, const MemoryPlanOptions& options);

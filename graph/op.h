@@ -45,7 +45,7 @@ struct OpInfo {
   void (*infer)(Tensor& node);
 };
 
-/// Does not fail if `op` is an enumerator.
+/// Does not fail if `op` is a valid enumerator.
 const OpInfo& info(Op op);
 inline std::string_view name_of(Op op) {
   return info(op).name;

@@ -141,7 +141,9 @@ TEST(Graph, RefusedNodesLeaveTheGraphUnchanged) {
   const auto adding = [&](Op op, OpParams params, std::vector<Tensor*> src) {
     return [&g, op, params, src] { g.add_node(op, params, src, "y"); };
   };
-  EXPECT_THAT(adding(Op::kAdd, {}, {x}), ThrowsMessage<InvalidArgument>("[add y] expected 2 to 2 sources, got 1"));
+  EXPECT_THAT(adding(Op::kAdd, {}, {x}), ThrowsMessage<InvalidArgument>("[add y] expected 2 sources, got 1"));
+  EXPECT_THAT(adding(Op::kSoftMax, SoftMaxParams{}, {}),
+              ThrowsMessage<InvalidArgument>("[soft_max y] expected 1 to 3 sources, got 0"));
   EXPECT_THAT(adding(Op::kConcat, ConcatParams{}, {}),
               ThrowsMessage<InvalidArgument>("[concat y] expected 1 or more sources, got 0"));
   EXPECT_THAT(adding(Op::kAdd, {}, {x, nullptr}), ThrowsMessage<InvalidArgument>("[add y] source 1 is missing"));

@@ -200,6 +200,24 @@ TEST(SessionOverProcessesModels, RestoreStatesOfDividedLatentCaches) {
   }
 }
 
+TEST(SessionFollowers, PlacementRefusesEveryHostOption) {
+  if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
+  const auto model = open_model(tiny_model_path("q8_0"));
+  for (const PlacementOptions& chosen : std::vector<PlacementOptions>{{.ratio = {}, .device_layers = 2},
+                                                                      {.ratio = {}, .expert_layers = 1},
+                                                                      {.ratio = {}, .cache_on_host = true},
+                                                                      {.ratio = {}, .overrides = {{"ffn", "CPU"}}}}) {
+    const auto ends = test::in_processes({"a", "b"}, [&](ProcessGroup& group) {
+      PlacementOptions options = chosen;
+      options.processes = &group;
+      Placement(*model, cpu_devices(1), options);
+    });
+    for (const test::ProcessEnd& end : ends) {
+      EXPECT_THAT(end.what(), HasSubstr("options cannot keep parts of the model on the host; instead add"));
+    }
+  }
+}
+
 TEST(SessionFollowers, FailWithErrorOfLeader) {
   if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
   const auto ends = run({{1, 1, 1}, {"a", "a", "b"}}, [](Session& session) {
