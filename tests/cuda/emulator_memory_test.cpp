@@ -160,7 +160,7 @@ uint32_t told(Order order, bool by_counter) {
   return words.get()[8];
 }
 
-TEST(ThreadSanitizerDeathTest, DetectsUnorderedAccessesOfBlocks) {
+TEST(EmulatorThreadSanitizerDeathTest, DetectsUnorderedAccessesOfBlocks) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (const bool by_counter : {false, true}) {
     EXPECT_EQ(told(Order::kRight, by_counter), 7u);
