@@ -34,8 +34,8 @@ class OutOfMemory : public DeviceError {
   using DeviceError::DeviceError;
 };
 
-/// A collective failed because a rank stalled, crashed or queued a different collective. The message names the rank,
-/// the operation and the waiting time.
+/// A collective failed because a rank stalled, died or queued a different collective. The message names the rank, the
+/// operation and the waiting time.
 class CommError : public Error {
  public:
   using Error::Error;

@@ -1,12 +1,12 @@
-# Builds the CUDA plug-in, libshoal-cuda.so. SHOAL_CUDA=AUTO builds the plug-in if nvcc is found. ON always builds it,
-# and OFF never builds it. The plug-in links the CUDA runtime statically. It searches for the driver and NCCL at load
-# time. So the plug-in also loads on machines without a driver or NCCL.
+# Builds the CUDA plug-in, libshoal-cuda.so. SHOAL_CUDA=AUTO builds the plug-in if nvcc is found, ON always, OFF never.
+# The plug-in links the CUDA runtime statically. It searches for the driver and NCCL at load time. So the plug-in also
+# loads on machines without a driver or NCCL.
 set(SHOAL_CUDA AUTO CACHE STRING "Build the CUDA plug-in: AUTO (if nvcc is found), ON, OFF")
 option(SHOAL_CUDA_LINEINFO "Add line numbers to kernels, for ncu and compute-sanitizer; doubles the plug-in's size" OFF)
 include(cmake/cuda_architectures.cmake)
 
-# Sources of the plug-in and of its emulated build in tests/cuda. The plug-in contains all collectives, because the
-# program that loads the plug-in may not link the library `collectives`.
+# Sources of the plug-in and of its emulated build in tests/cuda. The plug-in contains all collectives, because a
+# program can load the plug-in without linking the library `collectives`.
 file(GLOB_RECURSE shoal_cuda_sources CONFIGURE_DEPENDS
      ${PROJECT_SOURCE_DIR}/devices/cuda/*.cpp ${PROJECT_SOURCE_DIR}/devices/cuda/*.cu
      ${PROJECT_SOURCE_DIR}/collectives/*.cpp ${PROJECT_SOURCE_DIR}/collectives/*.cu)
@@ -58,7 +58,7 @@ set(shoal_nvcc_options --expt-relaxed-constexpr --extended-lambda $<$<BOOL:${SHO
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
   list(APPEND shoal_nvcc_options --compress-mode=size)
 else()
-  list(APPEND shoal_nvcc_options -Xfatbin=-compress-all)  # drivers for CUDA 12 do not support --compress-mode=size
+  list(APPEND shoal_nvcc_options -Xfatbin=-compress-all)  # --compress-mode=size needs a newer driver than CUDA 12
 endif()
 set(shoal_cuda_werror "")
 if(SHOAL_WERROR)

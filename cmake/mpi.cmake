@@ -1,6 +1,5 @@
 # Builds the plug-in libshoal-mpi.so, which provides MPI to programs with several processes (processes/join.h).
-# SHOAL_MPI=AUTO builds the plug-in if MPI is found. ON always builds it, and OFF never builds it. Only this plug-in
-# links MPI.
+# SHOAL_MPI=AUTO builds the plug-in if MPI is found, ON always, OFF never. Only this plug-in links MPI.
 set(SHOAL_MPI AUTO CACHE STRING "Build the MPI plug-in: AUTO (if MPI is found), ON, OFF")
 
 if(SHOAL_MPI STREQUAL "OFF")

@@ -47,8 +47,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(shoal_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  # Clang warns about every `omp simd` loop that it does not vectorise. At low optimisation levels, Clang vectorises no
-  # loop.
+  # Clang warns about every `omp simd` loop that it does not vectorise. At low optimisation levels, it vectorises none.
   target_compile_options(shoal_flags INTERFACE -Wno-pass-failed)
 endif()
 if(SHOAL_SANITIZE)

@@ -120,8 +120,8 @@ void Backend::check_options(const GraphRange& range, const PlanOptions& options)
                          nodes[static_cast<size_t>(node->id)] == node;
     const bool outside = node == options.before ? node->id < range.begin : node->id >= range.end;
     require<InvalidArgument>(
-        is_node && outside, "{} is not a valid PlanOptions::{}: the plan has the nodes [{}, {}) of graph '{}'",
-        describe(*node), node == options.before ? "before" : "behind", range.begin, range.end, range.graph->name());
+        is_node && outside, "PlanOptions::{0}: {1} is not a node {0} the plan's nodes [{2}, {3}) of graph '{4}'",
+        node == options.before ? "before" : "behind", describe(*node), range.begin, range.end, range.graph->name());
   }
   const auto inputs = range.graph->inputs();
   std::unordered_set<const Tensor*> known;

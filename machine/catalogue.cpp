@@ -134,7 +134,7 @@ const Link& find_link(std::string_view machine, const Gpus& gpus, std::string li
   if (link == "nvlink") {
     const Gpu& gpu = *gpus.front();
     if (!have_nvlink(gpus)) {
-      fail<InvalidArgument>("machine '{}': NVLink connects {}; end the name with -pcie", machine,
+      fail<InvalidArgument>("machine '{}': NVLink connects {}; write -pcie instead of -nvlink", machine,
                             gpu.nvlink_generation == 0
                                 ? fmt::format("no {} GPUs", gpu.name)
                                 : fmt::format("at most {} GPUs, all of model {}", gpu.nvlink_joined, gpu.name));

@@ -63,8 +63,7 @@ double probability_within(const Draw& draw, double limit, std::vector<double>& w
   const auto drawn = static_cast<size_t>(draw.drawn);
   ways.assign(drawn + 1, 0.0);
   ways[0] = 1;
-  // The term for n draws from a part is scaled by (drawn / population)^n * exp(-mean), so that sums of terms stay near
-  // 1.
+  // The term for n draws from a part is scaled by (drawn / population)^n * exp(-mean), so sums of terms stay near 1.
   const double odds = std::log(real(draw.drawn) / draw.population);
   for (size_t part = 0; part < draw.parts.size(); ++part) {
     const auto most = static_cast<size_t>(most_within(draw, part, limit));

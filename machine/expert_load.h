@@ -13,8 +13,7 @@ namespace shoal::machine {
 
 /// Returns the expected time of the busiest device: E[max over devices d of seconds[d] * n[d]]. n[d] is the number of
 /// (token, selected expert) pairs whose expert is on device d. `experts[d]` is the number of experts on d. `seconds[d]`
-/// is the time of one pair. Exact for one token. For several tokens, the result differs from a simulation by at most 3
-/// %.
+/// is the time of one pair. Exact for one token. For several tokens, the result is within 3 % of a simulation.
 double expected_busiest(std::span<const int64_t> experts, std::span<const double> seconds, int64_t used,
                         int64_t tokens);
 

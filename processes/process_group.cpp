@@ -220,8 +220,8 @@ void ProcessGroup::exchange(std::span<const Message> messages, std::string_view 
         const auto late =
             std::find_if(pieces.begin(), pieces.end(), [](const Piece& one) { return one.handle != nullptr; });
         fail(
-            fmt::format("[{}] {} did not answer within {:.3f} s; check whether this process is busy or stopped, or "
-                        "raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
+            fmt::format("[{}] {} did not answer within {:.3f} s; check whether it is busy or stopped, or raise the "
+                        "time-out (SHOAL_COMM_TIMEOUT, in seconds)",
                         what, describe(late->peer), std::chrono::duration<double>(*limit).count()));
       }
       waiting.step();
@@ -430,8 +430,8 @@ void ProcessGroup::check_liveness(int peer, nanoseconds passed) {
   }
   line.silence += std::min<nanoseconds>(passed, std::chrono::seconds(1));
   if (line.silence < silence_) return;
-  take_failure(fmt::format("{} has been silent for {:.1f} s; check whether this process runs and can be reached over "
-                           "the network, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
+  take_failure(fmt::format("{} has been silent for {:.1f} s; check whether it runs and can be reached over the "
+                           "network, or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
                            name, std::chrono::duration<double>(silence_).count()),
                true);
 }
@@ -464,8 +464,8 @@ void ProcessGroup::leave() {
       throw_if_failed();
       if (patience.is_over()) {
         fail(
-            fmt::format("{} did not reach the end of the run within {:.3f} s; check whether this process is stopped, "
-                        "or raise the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
+            fmt::format("{} did not reach the end of the run within {:.3f} s; check whether it is stopped, or raise "
+                        "the time-out (SHOAL_COMM_TIMEOUT, in seconds)",
                         late_process(), std::chrono::duration<double>(silence_).count()));
       }
       std::this_thread::sleep_for(milliseconds(1));

@@ -28,8 +28,7 @@ bool computes(const Tensor& node);
 /// Returns a filter that accepts only this node. The node may be a view.
 NodeFilter only(const Tensor& node);
 
-/// Plan options with a cut (pause of the run) after each node that `wanted` accepts, so that the value of the node can
-/// be read.
+/// Plan options with a cut after each node that `wanted` accepts, so that the value of the node can be read.
 PlanOptions comparison_options(const Graph& graph, const NodeFilter& wanted);
 
 struct ComparedNode {

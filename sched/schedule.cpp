@@ -145,8 +145,7 @@ class Splitter {
 };
 
 size_t padded(size_t bytes) {
-  constexpr size_t kAlignment = 64;  // alignment in host memory of inputs and of the slots through which backends pass
-                                     // values
+  constexpr size_t kAlignment = 64;  // alignment of slots and inputs in host memory
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 

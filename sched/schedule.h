@@ -39,16 +39,16 @@ enum class Reason : uint8_t {
                  ///< the copy of the weights (large batches)
   kNeighbour,    ///< nodes before or after this node run on this backend
   kUnsupported,  ///< the backend that stores the node's weight or cache cannot run the node
-  kView,         ///< the node is a view; it has the backend of its base, but every backend makes its own views of
-                 ///< leaves
+  kView,         ///< the node is a view, and has the backend of its base (see Assignment::backend for views of leaves)
   kCount
 };
 std::string_view name_of(Reason reason);
 
 struct Assignment {
-  int backend = -1;  ///< -1 for a view of a leaf, because every backend makes its own view
+  int backend = -1;  ///< -1 for a view of a leaf, because every backend makes its own view; an output that is a view of
+                     ///< a weight or cache has the backend that stores this leaf
   Reason reason = Reason::kNeighbour;
-  int split = -1;  ///< -1 for a view of a leaf
+  int split = -1;  ///< -1 if `backend` is -1
 };
 
 /// A tensor that a split reads, but that another backend or the caller stores. Each backend that reads the tensor

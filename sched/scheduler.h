@@ -57,8 +57,8 @@ class Scheduler {
   /// write into one cache, callers set the backend of the first node. Throws InvalidArgument for a backend that is not
   /// in this scheduler.
   void set_backend(const Tensor& node, const Backend* backend);
-  /// Returns the backend of a node of the graph that schedule() describes. Returns nullptr for leaves, for views of
-  /// leaves, and for nodes of other graphs.
+  /// Returns the backend of a node of the graph that schedule() describes. Returns nullptr for leaves, for nodes of
+  /// other graphs, and for views of leaves that have no backend (Assignment::backend).
   Backend* backend_of(const Tensor& node) const;
   /// Sets the callback. An empty callback observes no node. With a callback, compute_async waits for each observed
   /// node. A run uses the callback that was set when the run started. Inside a callback, reserve, allocate, compute and

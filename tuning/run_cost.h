@@ -16,9 +16,8 @@ double host_seconds(const machine::MachineModel& machine, const models::Placemen
 double copy_seconds(const machine::MachineModel& machine, const models::Placement& placement, const sched::Split& split,
                     size_t number);
 
-/// Seconds to copy the results of the last split to host memory; 0 if the devices of this split are CPU devices of the
-/// first process. If the devices belong to another process or another host, the time also includes the transfer to the
-/// first process.
+/// Seconds to copy the results of the last split to host memory (0 for CPU devices). If all devices of this split
+/// belong to other processes or to another host, the time also includes the transfer to the first process.
 double output_seconds(const machine::MachineModel& machine, const models::Placement& placement,
                       const models::PlannedGraph& planned);
 

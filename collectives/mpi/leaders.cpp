@@ -9,8 +9,8 @@
 namespace shoal::collectives::mpi {
 namespace {
 
-/// Data of at most this size are sent in the same message as the call's mark (CallMark, a description of the call).
-/// Copying such data into and out of this message costs less time than a second message.
+/// Data of at most this size are sent in the same message as the call's mark. Copying such data into and out of
+/// this message costs less time than a second message.
 constexpr size_t kEnclosedBytes = 32 * 1024;
 constexpr int kLetters = 0, kParcels = 1;  ///< message tags: kLetters for the first message of a call, kParcels for
                                            ///< later messages
@@ -58,8 +58,8 @@ void Leaders::exchange_first(std::span<const Passage> passages, const Call& call
     out.rank = seating_.leader(seating_.own_node);
     if (is_enclosed) write(out, passages, node);
     const size_t size = offsetof(Letter, enclosed) + (is_enclosed ? sent : 0);
-    // The receive buffer has the size of the longest letter (first message of a call). The length of the received
-    // letter is known only if the calls of both nodes agree.
+    // The receive buffer has the size of the longest letter. The length of the received letter is known only if the
+    // calls of both nodes agree.
     messages_.push_back({false, peer(node), channel_ + kLetters, reinterpret_cast<std::byte*>(&in), sizeof(in)});
     messages_.push_back({true, peer(node), channel_ + kLetters, reinterpret_cast<std::byte*>(&out), size});
   }
@@ -84,8 +84,8 @@ void Leaders::exchange_first(std::span<const Passage> passages, const Call& call
   send_and_receive(call);
 }
 
-// Every node has received the marks (descriptions of the call) of all nodes, so the first node detects every mismatch.
-// Only the first node reports a mismatch, so that all processes get the same message.
+// Every node has received the marks of all nodes, so the first node detects every mismatch. Only the first node reports
+// a mismatch, so that all processes get the same message.
 void Leaders::await_first_node() const {
   const auto end = std::chrono::steady_clock::now() + limit_;
   while (seating_.own_node > 0 && !group_.has_failed() && std::chrono::steady_clock::now() < end) {

@@ -61,7 +61,7 @@ class Round {
   std::byte* in() const { return static_cast<std::byte*>(const_cast<void*>(call_.in)); }
   std::byte* out() const { return static_cast<std::byte*>(call_.out); }
   size_t bytes(int64_t count) const { return bytes_for(call_.dtype, count); }
-  /// Number of elements that fit into a slot, rounded down to whole quantization blocks.
+  /// Number of elements that fit into a slot, rounded down to whole blocks of the dtype.
   int64_t per_slot() const;
 
   /// Waits for all ranks of the node. The first meeting of a call also checks that the ranks queued the same

@@ -32,7 +32,7 @@ std::byte* out_for(const Round& x, int from, int64_t index) {
          x.bytes(host::place_of(x.call(), x.ranks(), from, x.rank()) + index - needed(x, from, x.rank()).begin);
 }
 
-/// The ranks of a node need ranges of a row's piece. Merges adjacent ranges and calls use() for each merged range.
+/// Calls use() for each range that a node needs from a row's piece. Merges adjacent ranges first.
 template <class F>
 void for_each_stretch(const Round& x, int64_t step, int from, int node, F use) {
   Stretch open;

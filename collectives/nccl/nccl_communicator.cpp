@@ -394,14 +394,14 @@ class NcclCommunicator final : public Communicator {
 
   template <class F>
   void group(F&& calls) {
-    check_status(api_.group_start(), "begin a group of NCCL calls");
+    check_status(api_.group_start(), "begin a group of calls");
     try {
       calls();
     } catch (...) {
       api_.group_end();  // without group_end(), this thread's next calls would join the group
       throw;
     }
-    check_status(api_.group_end(), "end a group of NCCL calls");
+    check_status(api_.group_end(), "end a group of calls");
   }
 
   const Api& api_;

@@ -42,8 +42,7 @@ struct TwoShot {
       send_range<T, W>(source, chunks.of(chunk, to), lanes(mesh, turn, to, mesh.rank));
     }
   }
-  /// Sums the rank's own part of the chunk. Writes the result to the peers' lanes (receive buffers, slots.h) of the
-  /// next step.
+  /// Sums the rank's own part of the chunk. Writes the result to the peers' lanes (slots.h) of the next step.
   __device__ void sum_part(const Turn& turn, int64_t chunk) const {
     const Range range = chunks.of(chunk, mesh.rank);
     const size_t second_lane = mesh.layout.lane_bytes();

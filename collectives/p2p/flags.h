@@ -150,8 +150,8 @@ class Patience {
   uint32_t looks_ = 0;
 };
 
-/// The lanes (receive buffers, slots.h) that rank `from` writes in this step (2 * lane_bytes() bytes). The lanes are in
-/// the memory of rank `to`. `ahead`: 0 for this step, 1 for the next step.
+/// The lanes (slots.h) that rank `from` writes in this step (2 * lane_bytes() bytes). The lanes are in the memory of
+/// rank `to`. `ahead`: 0 for this step, 1 for the next step.
 __device__ inline uint8_t* lanes(const Mesh& mesh, const Turn& turn, int to, int from, uint32_t ahead = 0) {
   return mesh.memory[to] + mesh.layout.lanes((turn.exchanges + ahead) & 1, blockIdx.x, from);
 }

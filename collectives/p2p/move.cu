@@ -1,5 +1,5 @@
 // The collectives that do not sum. Each rank sends bytes to each rank as described by Routes. The bytes are written to
-// the lanes (receive buffers, slots.h) in chunks, with one chunk per pair of ranks in each step.
+// the lanes (slots.h) in chunks, with one chunk per pair of ranks in each step.
 #include <algorithm>
 
 #include "collectives/p2p/dispatch.h"

@@ -65,7 +65,7 @@ struct RowParts {
   int row, count;
 
   __device__ explicit RowParts(int elements) : row(elements), count(parts_of_row(elements)) {}
-  /// A part contains all quads that this number of threads processes in all_reduce_norm().
+  /// Number of threads of all_reduce_norm() that process the quads of one part.
   __device__ int width() const { return kThreads >> (count / 2); }
   /// In all_reduce_norm(), this thread's quad belongs to a thread with several quads. quad() is the index of this
   /// thread's quad among those quads.

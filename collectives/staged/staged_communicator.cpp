@@ -278,7 +278,7 @@ class StagedCommunicator final : public Communicator {
     return kTable[static_cast<size_t>(kind)];
   }
 
-  /// Number of elements that fit into a staging buffer, rounded down to whole quantization blocks.
+  /// Number of elements that fit into a staging buffer, rounded down to whole blocks of the dtype.
   static int64_t most_of(DType dtype) {
     const DTypeTraits& type = traits(dtype);
     return static_cast<int64_t>(kPieceBytes / type.block_bytes) * type.block_elems;

@@ -1,5 +1,5 @@
 // Memory of a CPU device in which weights are packed. The rows of a packed matrix are interleaved in groups. Matrix
-// products read the matrix fastest in this order (devices/cpu/kernels/packed_layout.h). The buffer type is an extra
+// products read the matrix fastest in this layout (devices/cpu/kernels/packed_layout.h). The buffer type is an extra
 // type of the device, with a name such as "CPU0_Packed". Setting a tensor packs it. Getting a tensor unpacks it bit for
 // bit. So only kernels see the packed layout. Tensor::data does not have the standard layout, so the type is not host
 // memory.

@@ -40,7 +40,7 @@ class WorkQueue {
     push_segment_->items[push_index_++] = item;
   }
 
-  /// Before the call, the caller must use an acquire load of the count to ensure that an item has been pushed.
+  /// Before the call, an acquire load of the count of items must show the caller that an item has been pushed.
   Item pop() {
     if (pop_index_ == kSegmentItems) {
       Segment* empty = pop_segment_;

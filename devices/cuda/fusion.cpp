@@ -224,14 +224,14 @@ Step fuse(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
 
 namespace {
 
-/// Returns the step's result if the step can write a record (8-bit copy) of this result, else nullptr.
+/// Returns the step's result if the step can write a record (column_record.h) of this result, else nullptr.
 const Tensor* recordable(const Step& step, const GpuTraits& gpu) {
   const Tensor& result = *step.nodes.back();
   const bool is_norm = step.run == run_norm || step.run == run_sum_and_norm;
   const bool can = is_norm ? rms_norm_records(result, gpu) : result.op == Op::kAttention && attention_records(result);
   return can && result.elements() <= kMostRecorded ? &result : nullptr;
 }
-/// Whether a tensor is a single f32 column that fits in a record (8-bit copy of a column, column_record.h).
+/// Whether a tensor is a single f32 column that fits in the record.
 bool is_short_column(const Tensor& tensor) {
   return tensor.rows() == 1 && tensor.dtype == DType::kF32 && tensor.is_contiguous() &&
          tensor.elements() <= kMostRecorded;
@@ -246,8 +246,8 @@ ColumnForms forms_of(Nodes nodes, const Tensor& column, const GpuTraits& gpu) {
   return same ? mul_mat_forms(nodes, gpu) : ColumnForms{};
 }
 
-/// Forms in which a column's record (8-bit copy) is read. `all`: forms that at least one reader reads; `behind`: forms
-/// that the node after the steps reads (Neighbours::behind).
+/// Forms in which a column's record is read. `all`: forms that at least one reader reads; `behind`: forms that the node
+/// after the steps reads (Neighbours::behind).
 struct Taken {
   ColumnForms all, behind;
 };

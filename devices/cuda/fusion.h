@@ -17,8 +17,8 @@ namespace shoal::cuda {
 struct Step {
   void (*run)(const LaunchContext& context, std::span<Tensor* const> nodes) = nullptr;
   std::span<Tensor* const> nodes;
-  ColumnForms writes = {}, reads = {};  ///< forms of the records (8-bit copies of columns) that the step writes and
-                                        ///< reads; run_step() copies both members to the LaunchContext
+  ColumnForms writes = {}, reads = {};  ///< forms of the records that the step writes and reads; run_step() copies
+                                        ///< both members to the LaunchContext
 };
 void run_step(const LaunchContext& context, const Step& step);
 
@@ -32,11 +32,11 @@ struct Neighbours {
   const Tensor* before = nullptr;
   Tensor* behind = nullptr;
 };
-/// Makes steps write records (8-bit copies, column_record.h) of their result columns if later products read these
-/// columns. The steps run one after the other, with no other kernels in between. Only norms and attention can write
-/// records. Gated products cannot write records, because their thread blocks end inside a group of 32 elements. Returns
-/// the forms of two records: the record that the preceding neighbour writes for the steps, and the record that the
-/// steps write for the following neighbour.
+/// Makes steps write records (column_record.h) of their result columns if later products read these columns. The steps
+/// run one after the other, with no other kernels in between. Only norms and attention can write records. Gated
+/// products cannot write records, because their thread blocks end inside a group of 32 elements. Returns the forms of
+/// two records: the record that the preceding neighbour writes for the steps, and the record that the steps write for
+/// the following neighbour.
 PassedForms share_records(std::span<Step> steps, const GpuTraits& gpu, const Neighbours& neighbours = {});
 
 }  // namespace shoal::cuda

@@ -90,7 +90,7 @@ std::string MetaBackend::name() const {
 void MetaBackend::set_row_async(Tensor& tensor, const void* data, size_t offset, size_t size) {
   const Shards& shards = shards_of(tensor);
   check_addends("set", shards);
-  release_held();  // held runs (see Backend::hold) must start before a call below waits for a member
+  release_held();  // held runs must start before a call below waits for a member
   if (shards.layout.is_partial()) return set_partial_async(shards, data, offset, size);
   const auto* bytes = static_cast<const std::byte*>(data);
   for (const size_t rank : mesh().own()) {
@@ -125,7 +125,7 @@ void MetaBackend::get_async_for(Backend& reader, const Tensor& tensor, void* dat
       "{} of {} cannot be sent to {}, which is not a meta device and may belong to another process; with "
       "several processes, wrap each device in a meta device",
       describe(tensor), name(), reader.name());
-  release_held();  // held runs (see Backend::hold) must start before a call below waits for a member
+  release_held();  // held runs must start before a call below waits for a member
   get_here_async(shards, data, offset, size);
   if (mesh().processes_without_rank().empty() || other == this || size == 0) return;
   const std::span bytes(static_cast<std::byte*>(data), size);

@@ -86,8 +86,8 @@ class MetaBackend final : public Backend {
   /// program is notified. Returns the message of the timeout, or "".
   std::string watch_members();
   std::string abandon_late_ranks(TimeoutReport& report);
-  /// If each process can read the tensor alone (one process, or a mirrored tensor), this function reads nothing and
-  /// returns false. Otherwise this function synchronizes, and all processes read the tensor together.
+  /// If all ranks belong to one process, or the tensor is mirrored, this function reads nothing and returns false.
+  /// Otherwise this function synchronizes, and all processes read the tensor together.
   bool reads_at_once(const Tensor& tensor, void* data, size_t offset, size_t size);
   /// Queues the read of the shards in this process. Returns false if this process has no rank.
   bool get_here_async(const Shards& shards, void* data, size_t offset, size_t size);

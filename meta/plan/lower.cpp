@@ -184,9 +184,8 @@ class Lowering {
     if (node.is_output || used_later_.contains(&node) || shown_.contains(&node)) locals_of(node, choice.result);
   }
 
-  /// Returns the tensor that replaces a node if one operand is a pruned zero (a zero addend without a node) or
-  /// selects_nothing() is true. The returned tensor is a pruned zero or, for add, the other operand. Returns nullptr if
-  /// the node is needed.
+  /// Returns the tensor that replaces a node if one operand is a pruned zero or selects_nothing() is true. This tensor
+  /// is a pruned zero or, for add, the other operand. Returns nullptr if the node is needed.
   Tensor* without_zeros(const Tensor& node, const OpParams& params, int rank, std::span<Tensor* const> sources) {
     if (const auto* select = std::get_if<SelectParams>(&params); select != nullptr && selects_nothing(node, *select)) {
       return add_zero(node, rank);
@@ -292,8 +291,8 @@ class Lowering {
     local.zeros = std::move(zeros_[static_cast<size_t>(rank)]);
     for (const Tensor* node : options_.shown) local.shown.push_back(shards_.at(node).local[rank]);
     for (const LateInput& late : options_.late) {
-      // An input that a later range reads is not a late input (an input that is written during the run), because the
-      // memory of this input must be kept. Inputs of earlier ranges are already placed.
+      // An input that a later range reads is not a late input, because its memory must be kept. Inputs of earlier
+      // ranges are already placed.
       const auto found = shards_.find(late.input);
       if (found == shards_.end() || used_later_.contains(late.input)) continue;
       local.late.push_back({found->second.local[rank], late.segment});

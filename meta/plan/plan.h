@@ -38,8 +38,8 @@ struct PlanContext {
   /// Traits of the communicator that will run the plan: bytes of its buffers, and the nodes that it can join with a
   /// collective. By default, the communicator has no buffers and joins no nodes.
   collectives::CommunicatorTraits communicator = {};
-  /// Whether the results that the host reads are mirrored: outputs, and nodes in PlanOptions::shown. Several processes
-  /// require mirrored results, because the process that reads a result may have only one rank.
+  /// Whether outputs and nodes in PlanOptions::shown are mirrored. Several processes require mirrored results, because
+  /// the process that reads a result may have only one rank.
   bool results_are_whole = false;
 };
 
@@ -55,8 +55,7 @@ struct MemoryUse {
 /// The part of a plan that one rank runs.
 struct RankPlan {
   std::unique_ptr<Graph> graph;
-  /// The local graph's cuts, the nodes that are read at a cut, and the late inputs, which are written during the run
-  /// (PlanOptions).
+  /// The local graph's cuts, the nodes that are read at a cut, and the late inputs (PlanOptions).
   std::vector<int> cuts = {};
   std::vector<const Tensor*> shown = {};
   std::vector<LateInput> late = {};

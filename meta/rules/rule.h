@@ -92,10 +92,9 @@ std::optional<std::string> rule_text(const Tensor& node);
 std::optional<Rule> rule_for(const Tensor& node);
 /// True if the table has a rule for the op.
 bool has_rule(Op op);
-/// The planner calls this function for the rule of a node as text. The function is rule_text(), or a function that also
-/// knows other ops. The text may depend only on the node's op and parameters, and on the dtypes and shapes of the node
-/// and its sources. The reason is that the planner calls the function only once for all nodes for which these
-/// properties are equal.
+/// The planner calls this function to get the rule of a node as text. The function is rule_text(), or a function that
+/// also knows other ops. The text may depend only on the node's op and parameters, and on the dtypes and shapes of the
+/// node and its sources, because nodes with equal values share one call.
 using RuleLookup = std::function<std::optional<std::string>(const Tensor& node)>;
 
 /// Returns the layout that an operand needs if `factor` is split by `partition`. If the operand has the factor, the
@@ -111,9 +110,9 @@ struct FactorSplit {
   Partition partition;
 };
 std::optional<FactorSplit> factor_split(const Rule& rule, const Operand& operand, const Layout& layout);
-/// Returns the layout of the result if `factor` is split by `partition`. If the result has the factor, this
-/// layout is operand_layout() of the result. If the result does not have the factor, the layout is Partial. Returns
-/// nullopt in this case if the factor is neither summed nor selected, or if the partition is not disjoint.
+/// Returns the layout of the result if `factor` is split by `partition`. If the result has the factor, this layout
+/// is operand_layout() of the result. If the result does not have the factor, the layout is Partial. Returns nullopt in
+/// this case if the factor is neither summed nor selected, or if the partition is not disjoint.
 std::optional<Layout> result_layout(const Rule& rule, int factor, const Partition& partition);
 /// Returns the parameters of the node on one device. For a selected factor, SelectParams contains the device's index
 /// ranges. RepeatParams contains the shape of the device's shard.

@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 4> kGroups{"attention.", "rope.", "expert
 
 /// These keys have no effect in architectures that do not read them.
 constexpr auto kHarmless = std::to_array<std::string_view>({
-    "expert_weights_norm",      // written as "false", although architectures that do not read this key always normalise
+    "expert_weights_norm",      // architectures that do not read this key normalise even if the value is "false"
     "expert_group_used_count",  // has no effect if there is only one group
     "rope.dimension_sections",  // axes of image positions; the position of a text token is the same on all axes
     "rope.scaling.finetuned",   // describes the training

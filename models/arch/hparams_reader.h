@@ -22,7 +22,6 @@
 
 namespace shoal::models {
 
-/// Reads keys with one prefix and checks the ranges of their values.
 class HparamsReader {
  public:
   /// Counts are at most 2^30, so that the product of two counts fits into int64.

@@ -122,7 +122,7 @@ void refuse_unknown(const GgufFile& file, const std::vector<TensorSpec>& specs, 
   for (const GgufTensor& tensor : file.tensors()) {
     if (has_drafts && layer_of(tensor.name) >= hparams.layers) continue;
     if (is_of_unused_keys(tensor.name, hparams)) continue;
-    if (tensor.name.ends_with(".input_scale")) continue;  // scale of 4-bit activations (nvfp4), which shoal ignores
+    if (tensor.name.ends_with(".input_scale")) continue;  // scale for 4-bit activations of nvfp4; shoal ignores it
     if (!passed_over_as(tensor.name).empty()) continue;
     require<InvalidArgument>(known.contains(tensor.name),
                              "{}: tensor '{}' is not part of a {} model; use another model file", file.path(),

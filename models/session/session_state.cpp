@@ -135,11 +135,11 @@ Header checked_header(const Session& session, std::span<const std::byte> state) 
                            "the state was saved with another model than {}; restore the state with that model",
                            session.model().file.path());
   require<InvalidArgument>(header.long_factors == own.long_factors,
-                           "the state has {} RoPE factors; the model uses long-context factors for contexts above {} "
-                           "tokens: use a context for the {} factors",
+                           "the state has {0} RoPE factors, but the session does not; use a context {2} {1} "
+                           "tokens",
                            header.long_factors != 0 ? "long-context" : "short-context",
                            session.model().hparams.rope.original_context,
-                           header.long_factors != 0 ? "long-context" : "short-context");
+                           header.long_factors != 0 ? "above" : "of at most");
   require<InvalidArgument>(
       header.dtype_k == own.dtype_k && header.dtype_v == own.dtype_v,
       "the state has keys of {} and values of {}, but the cache has {} and {}; use a cache of the same types",

@@ -265,7 +265,7 @@ TEST(ColumnRecordPlans, AttentionPassesRecordsToItsProjection) {
       "t, x")
       << "longer than a record";
 }
-TEST(ColumnRecordPlans, NormReplacesRecordOfEarlierColumn) {
+TEST(ColumnRecordPlans, LaterNormReplacesRecordOfEarlierColumn) {
   EXPECT_EQ(steps_of(kNorm + "%h = rms_norm(%b)\n%i = mul(%h, %s)\n%x = mul_mat(%k4, %m)\n%y = mul_mat(%k4, %i)\n"),
             "m, i w2, x, y r2");
 }

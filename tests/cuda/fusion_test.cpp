@@ -103,11 +103,11 @@ TEST(CudaFusionNeighbours, RefusesInvalidNeighboursOfAPlan) {
         },
         testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr(text)));
   };
-  refused(nodes[1], nullptr, "is not a valid PlanOptions::before: the plan has the nodes [1, 2)");
-  refused(loaded.graph.inputs()[0], nullptr, "is not a valid PlanOptions::before");
-  refused(other.graph.nodes()[0], nullptr, "is not a valid PlanOptions::before");
-  refused(nullptr, nodes[1], "is not a valid PlanOptions::behind");
-  refused(nullptr, other.graph.nodes()[2], "is not a valid PlanOptions::behind");
+  refused(nodes[1], nullptr, "is not a node before the plan's nodes [1, 2)");
+  refused(loaded.graph.inputs()[0], nullptr, "is not a node before the plan's");
+  refused(other.graph.nodes()[0], nullptr, "is not a node before the plan's");
+  refused(nullptr, nodes[1], "is not a node behind the plan's");
+  refused(nullptr, other.graph.nodes()[2], "is not a node behind the plan's");
 }
 
 class CudaFusion : public testing::TestWithParam<Case> {};

@@ -167,7 +167,7 @@ meta::Layout split(int axis, std::vector<int64_t> shares) {
 
 // A record (8-bit copy of a column) passes from attention in one plan to the product of a fused call. Another record
 // passes from the norm of the call to the next plan. Every run writes new bytes into the memory of the records.
-TEST(FusedMetaCollectives, PassQuantizedColumnRecordsToProducts) {
+TEST(FusedMetaCollectives, PassQuantisedColumnRecordsToProducts) {
   const std::string text = R"(
 input %x f32 [128, 1]
 input %q f32 [32, 1, 4]

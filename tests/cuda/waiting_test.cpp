@@ -111,7 +111,7 @@ TEST_F(Waiting, RefusesMeshesThatDoNotFit) {
   std::optional<Pair> first(std::in_place, mesh_, 0);
   EXPECT_THAT([&] { Pair(mesh_, 2); },
               testing::ThrowsMessage<DeviceError>(testing::HasSubstr(
-                  "3 multiprocessors, and other communicators use 2 of them; each of the 2 new ranks needs a multi")));
+                  "3 multiprocessors, and other communicators use 2 of them; each of the 2 new ranks needs a ")));
   first.reset();
   Pair second(mesh_, 2);
   second.begin();
@@ -132,7 +132,7 @@ TEST(BlockShare, LeavesRoomForOtherMeshes) {
   EXPECT_THAT(blocks_of_meshes(std::vector<int>(16, 0), 7), testing::ElementsAre(2, 1, 1, 1, 1, 1, 1));
 }
 
-TEST(BlockShare, KernelsMayOverlapOnlyIfRanksShareNoGpu) {
+TEST(BlockShare, KernelsMayOverlapOnlyIfEachRankHasAWholeGpu) {
   const Environment gpus{{"SHOAL_EMULATED_GPUS", "4"}, {"SHOAL_EMULATED_PROCESSORS", "132"}};
   const auto next_may_start = [](const std::vector<int>& gpus, bool whole_gpus = true) {
     return collectives::p2p::BlockShare(gpus, 16, whole_gpus).next_may_start();

@@ -105,7 +105,7 @@ TEST(Machines, ErrorsListGpusHostsAndLinks) {
   refuses("EPYC9654", AllOf(HasSubstr("unknown GPU 'EPYC9654'"), HasSubstr("end of a name): EPYC9654, ")));
   refuses("EPYC9654+H200", HasSubstr("unknown GPU 'EPYC9654'"));
   refuses("H200x8-infiniband", HasSubstr("there is no link 'infiniband'; use one of nvlink, pcie"));
-  refuses("RTX4090x2-nvlink", HasSubstr("NVLink connects no RTX4090 GPUs; end the name with -pcie"));
+  refuses("RTX4090x2-nvlink", HasSubstr("NVLink connects no RTX4090 GPUs; write -pcie instead of -nvlink"));
   refuses("RTX3090x4-nvlink", HasSubstr("NVLink connects at most 2 GPUs, all of model RTX3090"));
   refuses("H100+H200-nvlink", HasSubstr("NVLink connects"));
   EXPECT_THAT(catalogue_gpus(), Contains("B200"));

@@ -35,7 +35,7 @@ CALL = {"role": "assistant", "content": "", "tool_calls": [
 
 
 def conversations(content=lambda text: text):
-    """Returns conversations by name: each has a list of messages and a dict of variables. `content` changes the text of messages."""
+    """Returns conversations by name. Each has messages and a dict of variables. `content` changes the texts."""
     def said(role, text, **more):
         return {"role": role, "content": content(text), **more}
     user, answer = said("user", "  What is 1 < 2 & \"so on\"?\n"), said("assistant", "Yes: \n\n  it is.  ")

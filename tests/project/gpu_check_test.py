@@ -121,7 +121,7 @@ class Steps(Folder):
                  "devices", "sched", "sanitizer-races"]  # fmt: skip
         self.assertEqual([name for name in names if name in order], order)
         first = sum(one.limit for one in main.all_steps(False)[: names.index("models-rest")] if one.name != "build")
-        self.assertLess(first, 560)  # default limit without a build; `logits` runs even if earlier steps hang
+        self.assertLess(first, 560)  # default limit in seconds; `logits` runs even if earlier steps hang
         self.assertLess({one.name for one in main.all_steps(True)}, set(names))
 
 

@@ -73,7 +73,7 @@ std::vector<Misuse> partitions() {
       {"EvenOfNegativeLength", [=] { Partition::even(2, -1); }, "-1 elements"},
       {"OverflowingShares", [=] { Partition::from_shares(std::vector<int64_t>{kMost, 1}); }, "2^63"},
       {"OverflowingTile", [=] { one.tile(kMost); }, "2^63"},
-      {"TileWithTooManyRuns", [=] { one.tile(int64_t{1} << 40); }, "the limit is"},
+      {"TileWithTooManyRuns", [=] { one.tile(int64_t{1} << 40); }, "runs; the limit is"},
       {"OverflowingTileOfOneRun", [=] { large.tile(2); }, "2^63"},
       {"OverflowingScale", [=] { one.scale_up(kMost); }, "2^63"},
       {"OverflowingConcat", [=] { Partition::concat(std::vector{large, large}); }, "2^63"},

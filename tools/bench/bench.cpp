@@ -115,8 +115,8 @@ BenchSamples measure(Deployment& deployment, const BenchTest& test, const models
   try {
     models::Session session(model, placement, placement.init(), options);
     let_stop(session, placement, stop);
-    // Fills the cache up to the depth of the test, or rewinds the session to this depth. If sliding-window layers have
-    // evicted rows that the run needs, fills the cache again from position 0.
+    // Rewinds the session to the depth of the test. If this rewind is not possible, fills the cache from position 0 to
+    // this depth.
     const auto go_to_depth = [&] {
       if (session.position() > 0 && session.can_rewind(test.depth)) return session.rewind(test.depth);
       session.rewind(0);

@@ -317,7 +317,7 @@ def time_of(request):
 
 
 def parts_of(text):
-    """Divides a text if the origin changes (True: from the template): [["<|user|>", True], ["hello", False]]. Each
+    """Divides a text into pieces with one origin (True: template): [["<|user|>", True], ["hello", False]]. Each
     surrogate pair becomes its character, and each lone surrogate becomes U+FFFD."""
     mask = text._mask if isinstance(text, Text) else FOREIGN * len(text)
     pieces = ((str.__getitem__(text, slice(*run.span())), run[0][0] == 1) for run in re.finditer(b"\1+|\0+", mask))

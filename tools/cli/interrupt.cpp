@@ -36,7 +36,7 @@ void catch_signal(int number) {
 
 constexpr std::string_view kMessage =
     "shoal: error: a mapped file can no longer be read: the file was truncated, or its disk failed; do not "
-    "change a model file in use; --no-mmap allows changes, because the file is then copied into memory\n";
+    "change a model file in use, or copy it into memory with --no-mmap\n";
 
 // Calls only functions that are allowed in a signal handler.
 void on_bus_error(int number, siginfo_t* info, void*) {

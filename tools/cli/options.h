@@ -22,17 +22,17 @@ namespace shoal::tools {
 /// "a, b ,c" -> {"a", "b", "c"}: the parts between commas, without blanks at their ends. "" -> {""}.
 std::vector<std::string> split_list(std::string_view text);
 
-/// Parses a finite decimal number in [min, max]. On an error, throws InvalidArgument with `flag` in the message.
+/// Parses a finite decimal number in [min, max]. Throws InvalidArgument on an error.
 double parse_number(std::string_view flag, std::string_view text, double min, double max);
 
-/// Parses an unsigned 64-bit number. On an error, throws InvalidArgument with `flag` in the message.
+/// Parses an unsigned 64-bit number. Throws InvalidArgument on an error.
 uint64_t parse_seed(std::string_view flag, std::string_view text);
 
-/// Parses token ids: "1, 2,3" -> {1, 2, 3}, "" -> {}. On an error, throws InvalidArgument with `flag` in the message.
+/// Parses token ids: "1, 2,3" -> {1, 2, 3}, "" -> {}. Throws InvalidArgument on an error.
 std::vector<int32_t> parse_ids(std::string_view flag, std::string_view text);
 
-/// Registers a file that a flag reads, so that no output overwrites the file. If the file name is empty, throws
-/// InvalidArgument with `flag` in the message.
+/// Registers a file that a flag reads, so that no output overwrites the file. Throws InvalidArgument if the file
+/// name is empty.
 void check_file_name(std::string_view flag, std::string_view name);
 
 /// A function that receives the longest name of the flag and the text of a value. Throws InvalidArgument for a wrong

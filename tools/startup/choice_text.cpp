@@ -178,7 +178,7 @@ void fail_to_fit(Chooser& chooser, const Choice& choice) {
   const Asked& asked = chooser.asked();
   require_room_for_prompt(chooser, choice);
   Margin margin = asked.margin;
-  margin.from_disk = true;  // lets weights that can be read from the disk count as fitting
+  margin.from_disk = true;  // weights that can be read from the disk count as fitting
   Choice least = choice;
   least.context = std::min(chooser.context_of(choice), asked.least());
   const auto memory = chooser.plan(least, margin, 1).memory;

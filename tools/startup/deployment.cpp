@@ -184,7 +184,8 @@ tuning::Watch watch_of(ProgressBar& bar) {
   tuning::Watch watch{.poll = stop_if_interrupted};
   watch.progress = [&bar](int done, int most) {
     stop_if_interrupted();
-    bar.update(static_cast<size_t>(done), static_cast<size_t>(most), fmt::format("splits tested: {} / {}", done, most));
+    bar.update(static_cast<size_t>(done), static_cast<size_t>(most),
+               fmt::format("tested {} of at most {} splits", done, most));
   };
   return watch;
 }

@@ -82,8 +82,8 @@ struct Verdict {
 
   /// Sum of the missing bytes of all devices.
   double lacking() const;
-  /// Whether the total memory of the devices is large enough. If not, no other shares fit. This check ignores that
-  /// other shares may be rounded to units (such as heads) differently.
+  /// Whether the total memory of the devices is large enough. If not, no shares fit (apart from rounding to units such
+  /// as heads).
   bool may_fit() const;
   bool has_time() const { return prompt || generation; }
 };

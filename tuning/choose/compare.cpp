@@ -10,14 +10,14 @@
 namespace shoal::tuning {
 namespace {
 
-/// Number of device sets for which the best shares are searched. These are the fastest sets.
+/// Number of the fastest device sets for which the best shares are searched.
 constexpr size_t kClosely = 2;
 /// Maximum effort of one search. The effort is the number of predictions, times layers, times devices. A search for a
 /// large model uses fewer predictions, so it takes only a few seconds.
 constexpr double kMostEffort = 5000;
 constexpr int kLeastPredictions = 8, kMostPredictions = 48;
-/// Maximum number of sets without some of the devices for which remedies are searched if nothing fits. These are the
-/// sets with the most free memory.
+/// Maximum number of smaller device sets for which remedies are searched if nothing fits. These are the sets with the
+/// most free memory.
 constexpr size_t kMostNarrowWays = 4;
 
 bool are_grouped(const models::DeviceGroups& groups) {
@@ -118,8 +118,7 @@ class Table {
     if (has_all(layers.shares)) consider(layers);
   }
 
-  /// Searches for the best shares of the fastest sets, and not of other sets. Better shares would not make a slower set
-  /// the fastest set.
+  /// Searches for the best shares of only the fastest sets. A slower set would not win even with better shares.
   void look_closely() {
     std::vector<Verdict> fastest;
     std::copy_if(verdicts_.begin(), verdicts_.end(), std::back_inserter(fastest), [](const Verdict& one) {

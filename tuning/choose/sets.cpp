@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMostSets = 64;
 constexpr size_t kMostDevicesForSets = 12;
-/// Values count as equal up to this relative difference, because repeated measurements differ by up to 10 %.
+/// Values count as equal up to this relative difference, because repeated measurements differ that much.
 constexpr double kAlike = 0.1;
 
 bool alike(double a, double b) {

@@ -41,8 +41,8 @@ std::string text_of(const Json& entry, const char* key) {
   return is_text ? entry[key].get<std::string>() : "";
 }
 
-/// The places (PCI addresses or cores) of all devices, by device name. The result is not a JSON object if an older
-/// program wrote the entry in another format.
+/// The places of all devices, by device name. The result is not a JSON object if an older program wrote the entry in
+/// another format.
 Json places_of(const Json& entry) {
   return entry.is_object() && entry.contains("places") ? entry["places"] : Json();
 }
@@ -63,8 +63,8 @@ std::string collectives_of(size_t devices, std::string_view comm) {
   return fmt::format("{} {}", collectives::implementation_or_default(comm), name_of(collectives::default_wire()));
 }
 
-/// Entries whose measurements used these devices in their current places (PCI addresses or cores) and this
-/// implementation of collectives. The latest entry comes first.
+/// Entries whose measurements used these devices in their current places and this implementation of collectives. The
+/// latest entry comes first.
 std::vector<Json> entries_for(std::span<Device* const> devices, std::string_view comm) {
   std::vector<Json> entries = read_entries();
   const std::string collectives = collectives_of(devices.size(), comm);
@@ -153,7 +153,7 @@ void check_machine_file() {
 
 std::string save_machine(const MachineModel& machine, std::string_view comm) {
   const std::string text = to_json(machine);
-  machine::parse_machine(text, "the machine to be saved");  // throws if the text of the new entry would be unreadable
+  machine::parse_machine(text, "the machine to be saved");  // throws if the new entry could not be read back
   const Json latest{{"program", SHOAL_VERSION},
                     {"measured", now()},
                     {"places", places_of(machine)},

@@ -32,8 +32,8 @@ inline F32 exp_below(F32 x) {
   return x < lowest ? F32{} : result;
 }
 
-/// Returns the number to subtract from scores: the top (the largest score), or zero if the top is -infinity. Without
-/// the zero, -infinity minus -infinity would be NaN.
+/// Returns the number to subtract from scores: the top, or zero if the top is -infinity. Without the zero, -infinity
+/// minus -infinity would be NaN.
 inline F32 base_of(F32 top) {
   return top == splat(kMinusInfinity) ? F32{} : top;
 }

@@ -19,7 +19,7 @@ static_assert(kLanes == 16 && kWeightBias == 128);
 
 constexpr size_t kAhead = 8192;  // prefetch distance in bytes, as in packed_dot.cpp
 
-/// Contains kPlanes planes (tables) of kCount bytes each.
+/// kPlanes planes of kCount bytes each.
 template <int kPlanes, int kCount>
 struct Planes {
   alignas(64) uint8_t bytes[kPlanes][kCount];
@@ -77,8 +77,8 @@ __m512i choose(__m512i v, int a, int b, int c, int d) {
   return _mm512_shuffle_epi8(v, _mm512_add_epi8(four_bytes(a, b, c, d), lanes));
 }
 
-/// Each function looks up 64 indices in a table of 128, 256, 512 or 1024 bytes. Byte j of the result is the table's
-/// byte at index j. `low` contains bits 0 to 7 of each index. The masks contain bits 7, 8 and 9 of each index.
+/// Each byte of the result is table[i] for the index i of this byte. The table has 128, 256, 512 or 1024 bytes. `low`
+/// contains bits 0 to 7 of each index. The masks contain bits 7, 8 and 9 of each index.
 __m512i look_up_128(const uint8_t* table, __m512i low) {
   return _mm512_permutex2var_epi8(load_64(table), low, load_64(table + 64));
 }

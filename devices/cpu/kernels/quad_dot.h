@@ -10,10 +10,9 @@
 // AVX2 also multiplies unsigned bytes by signed bytes, but it adds pairs of products in 16 bits. If weights are
 // unsigned and have few bits, a 16-bit sum can hold more than two products. For weights of 6 bits and bytes of at most
 // 127, a sum holds four products: 63 * 127 * 4 < 2^15. For weights of 5 bits or fewer, a sum holds eight products:
-// 31 * 127 * 8 < 2^15. Eight products are the products of kHeldSteps steps (panel_held.h). With more than two products
-// per 16-bit sum, fewer sums must be widened to 32 bits than with two products. The smaller number of widening
-// operations halves the work. So panels store such weights as unsigned bytes, which contain the offset of their format
-// (kPanelBias).
+// 31 * 127 * 8 < 2^15. Eight products are the products of kHeldSteps steps (panel_held.h). With more products per
+// 16-bit sum, fewer sums must be widened to 32 bits. This halves the work. So panels store such weights as unsigned
+// bytes, which contain the offset of their format (kPanelBias).
 #pragma once
 
 #include "devices/cpu/kernels/simd.h"

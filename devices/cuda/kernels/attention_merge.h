@@ -11,8 +11,8 @@ namespace shoal::cuda::attention {
 
 inline constexpr int kWarps = kThreads / 32;
 
-/// Stores an element of the result. If there is a record (8-bit copy of the result), also stores the element in the
-/// record. In this case, all lanes of a warp call store_result() together, for 32 neighbouring elements.
+/// Stores an element of the result. If there is a record, also stores the element in the record. In this case, all
+/// lanes of a warp call store_result() together, for 32 neighbouring elements.
 __device__ inline void store_result(const Arguments& a, float* to, float value) {
   *to = value;
   const auto at = static_cast<unsigned>(to - a.result);

@@ -1,6 +1,6 @@
 // Elements of the plain (not quantised) dtypes in kernels. The functions convert elements to float and to other dtypes,
-// and access 16 bytes at a time. Rounding is as in graph/dtype.h. Products and sums that must round as on the
-// CPU use Rounded.
+// and access 16 bytes at a time. Rounding is as in graph/dtype.h. Products and sums that must round as on the CPU use
+// Rounded.
 #pragma once
 
 #include <bit>

@@ -60,8 +60,8 @@ __device__ inline uint64_t now_ns() {
   return ns;
 }
 
-/// Returns its argument (32 bits or a pointer) and makes the compiler keep this value in a register. Without kept(),
-/// compilers recompute a value that depends on the thread's index at every use.
+/// Returns its argument (32 bits or a pointer) and makes the compiler keep this value in a register. Without kept(), if
+/// a value depends on the thread's index, compilers recompute the value at every use.
 template <class T>
 __device__ inline T kept(T value) {
   static_assert(sizeof(T) == 4 || std::is_pointer_v<T>);
@@ -113,10 +113,10 @@ __device__ inline void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// Kernels that launch_early() launches call this function. The function returns when all earlier work of the stream
-/// has finished and the stores of this work are visible. Before this call, a thread may read only weights from global
-/// memory, because no kernel writes weights. Before this call, a thread may write only shared memory. At least one
-/// thread of the grid must call wait_for_previous(), even if the grid has no work.
+/// For kernels of launch_early(). Returns when all earlier work of the stream has finished and the stores of this work
+/// are visible. Before this call, a thread may read only weights from global memory, because no kernel writes weights.
+/// Before this call, a thread may write only shared memory. At least one thread of the grid must call
+/// wait_for_previous(), even if the grid has no work.
 ///
 /// Only these waits order kernels. let_next_start() does not order kernels, so kernels call it at their start. Kernel n
 /// + 1 waits for the end of kernel n, and kernel n + 2 waits for the end of kernel n + 1. So kernel n + 2 passes its
@@ -130,7 +130,7 @@ __device__ inline void wait_for_previous() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// Allows the next kernel to start on free multiprocessors if launch_early() launches the next kernel.
+/// Allows the next kernel, if queued by launch_early(), to start on free multiprocessors.
 __device__ inline void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

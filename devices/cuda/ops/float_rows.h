@@ -123,7 +123,7 @@ struct RowGrid {
 };
 
 /// Returns the launch parameters for rows of this length. If there are too few rows to fill the GPU, each thread takes
-/// one quad (four elements), so each row takes less time. Otherwise, each thread takes several quads.
+/// one quad, so each row takes less time. Otherwise, each thread takes several quads.
 inline RowGrid row_grid(int64_t length, int64_t rows, const GpuTraits& gpu) {
   if (length <= kWarpRowLength) {
     constexpr int64_t kRowsPerBlock = kWarpRowThreads / kWarp;

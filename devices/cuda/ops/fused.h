@@ -12,8 +12,8 @@
 namespace shoal::cuda {
 
 // Fused rms_norm for rows of f32. The rows have no gaps and may have any length. A result may have the address of an
-// operand of the same shape; other overlaps are not allowed. The kernel can also write a record (8-bit copy) of its
-// result z (LaunchContext::writes).
+// operand of the same shape; other overlaps are not allowed. The kernel can also write a record of its result z
+// (LaunchContext::writes).
 
 /// The row of weights by which the normalised rows are multiplied.
 struct NormWeight {
@@ -29,10 +29,10 @@ void launch_add_rms_norm(const LaunchContext& context, const View& a, const View
 /// Whether the fused rms_norm supports these operands. The operands must be contiguous, not empty, f32 and of the same
 /// shape. The weight must have one axis of shape[0] elements. b and y are nullptr if no addition precedes the norm.
 bool can_fuse_rms_norm(const Tensor& a, const Tensor* b, const Tensor* y, const Tensor& weight, const Tensor& z);
-/// Whether the fused rms_norm can write a record (8-bit copy) of z.
+/// Whether the fused rms_norm can write a record of z.
 bool rms_norm_records(const Tensor& z, const GpuTraits& gpu);
 
-/// Whether each kernel that run() may choose for this attention node can write a record (8-bit copy) of its result.
+/// Whether each kernel that run() may choose for this attention node can write a record of its result.
 bool attention_records(const Tensor& node);
 
 // Fused rope of queries and keys, and fused set_rows of keys and values. In a decoder, these nodes run between the

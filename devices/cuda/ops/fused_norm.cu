@@ -11,8 +11,8 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kHeldWeights = 2;  ///< number of quads (four elements each) of weights that a thread holds; enough for
-                                 ///< the rows of a decode step
+constexpr int kHeldWeights = 2;  ///< number of quads of weights that a thread holds; enough for the rows of a decode
+                                 ///< step
 
 struct Operands {
   const std::byte *a, *b;

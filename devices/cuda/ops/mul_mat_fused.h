@@ -43,9 +43,8 @@ void mul_mat_glu_run(const LaunchContext& context, const Tensor& gate, const Ten
 bool mul_mat_id_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& out);
 void mul_mat_id_glu_run(const LaunchContext& context, const Tensor& gate, const Tensor& up, GluKind kind, Tensor& out);
 
-/// mul_mat_id for one token, followed by the weighted sum over the slots (the token's experts). Each slot has a weight
-/// in `weights` [1, slots]. out[m] is the sum of the weighted results of all slots. `out` must not overlap the
-/// operands.
+/// mul_mat_id for one token, followed by the weighted sum over the slots. Each slot has a weight in `weights`
+/// [1, slots]. out[m] is the sum of the weighted results of all slots. `out` must not overlap the operands.
 bool mul_mat_id_sum_supports(const Tensor& node, const Tensor& weights, const Tensor& out, const GpuTraits& gpu);
 void mul_mat_id_sum_run(const LaunchContext& context, const Tensor& node, const Tensor& weights, Tensor& out);
 

@@ -146,7 +146,7 @@ size_t shared_bytes(Stream& s, size_t count, const StreamKernel& kernel) {
   return kStreamResults * sizeof(float) + column + kernel.ring_bytes;
 }
 
-/// Sets the address of the column's record (8-bit copy). The address is nullptr if the part reads no record.
+/// Sets the address of the column's record. The address is nullptr if the part reads no record.
 void set_record(const LaunchContext& context, StreamPart& part, int k) {
   const ColumnForms form = stream_form(part.dtype);
   const ColumnRecord record = context.record({form.two && context.reads.two, form.four && context.reads.four});

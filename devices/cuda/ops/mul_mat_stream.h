@@ -135,8 +135,7 @@ struct ExpertIds {
   int64_t stride = 0, slots = 0;  ///< stride in elements, and number of slots
   Selection here;
 };
-/// mul_mat_id of one token. If product.weights is set, the result is the weighted sum over the slots (the token's
-/// experts).
+/// mul_mat_id of one token. If product.weights is set, the result is the weighted sum over the slots.
 bool stream_experts_supports(const JoinedProduct& product, const Tensor& x, int64_t slots, const GpuTraits& gpu);
 void stream_experts_run(const LaunchContext& context, const JoinedProduct& product, const Tensor& x, GluKind glu,
                         const ExpertIds& ids);

@@ -7,8 +7,8 @@
 namespace shoal::cuda {
 namespace {
 
-/// Calls f(at, values) for each of this thread's quads (four elements each). The first quads are in registers. This
-/// function loads the remaining quads from memory.
+/// Calls f(at, values) for each of this thread's quads. The first quads are in registers. This function loads the
+/// remaining quads from memory.
 template <class T, class Team, class F>
 __device__ __forceinline__ void for_quads(const FloatRow<T>& row, const Team& team, float (&held)[kHeldQuads][kQuad],
                                           F&& f) {

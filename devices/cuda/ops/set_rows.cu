@@ -1,6 +1,6 @@
 // set_rows: rows are converted to the cache's dtype and written in place. Each block of threads writes some or all
-// elements of one row. A row has elements in several heads. If several ids are equal, only the row of the
-// last of these ids is written.
+// elements of one row. A row has elements in several heads. If several ids are equal, only the row of the last of these
+// ids is written.
 #include "devices/cuda/ops/conversion.h"
 #include "devices/cuda/ops/map.h"
 #include "devices/cuda/ops/ops.h"

@@ -109,8 +109,8 @@ void bench(ProcessGroup& group, int each) {
       calls.push_back(
           {Collective::kAllReduce, DType::kF32, data.back().data(), data.back().data() + count, count, {}, 0, "x"});
     }
-    // The fastest repetition is printed. With many short repetitions, other programs probably do not delay at least one
-    // of them.
+    // The fastest repetition is printed. With many short repetitions, other programs probably leave at least one
+    // repetition undisturbed.
     constexpr int kRepetitions = 60;
     const auto times = static_cast<int>(std::clamp<int64_t>((4 << 20) / bytes, 2, 500));
     double best = 1e9;

@@ -95,8 +95,8 @@ TEST(SessionStates, RefuseContextWithOtherRopeFactors) {
   };
   EXPECT_EQ(restored_in(400, state_in(100)), "");
   EXPECT_EQ(restored_in(401, state_in(512)), "");
-  EXPECT_THAT(restored_in(401, state_in(400)), HasSubstr("the state has short-context RoPE factors; the mod"));
-  EXPECT_THAT(restored_in(400, state_in(401)), HasSubstr("the state has long-context RoPE"));
+  EXPECT_THAT(restored_in(401, state_in(400)), HasSubstr("use a context of at most 400 tokens"));
+  EXPECT_THAT(restored_in(400, state_in(401)), HasSubstr("long-context RoPE factors, but the session does not"));
 }
 
 TEST(SessionStates, RewoundSessionSavesStateOfPrefix) {

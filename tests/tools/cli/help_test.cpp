@@ -60,7 +60,7 @@ TEST(Help, ListsShortNamesBeforeLongNames) {
 
 TEST(Help, DescriptionsAreNotAbbreviated) {
   const std::string help = help_of("run");
-  EXPECT_THAT(help, AllOf(HasSubstr("Prompt text"), Not(HasSubstr("...")), Not(HasSubstr("So many"))));
+  EXPECT_THAT(help, AllOf(HasSubstr("Prompt text"), Not(HasSubstr("..."))));
 }
 
 TEST(Help, ProgramHelpListsCommands) {

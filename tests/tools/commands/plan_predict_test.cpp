@@ -91,7 +91,7 @@ TEST_F(PlanPredict, PredictsSpeedOfADescribedMachine) {
   EXPECT_EQ(text.out.find('\x1b'), std::string::npos);
 }
 
-TEST_F(PlanPredict, JsonHasFieldsUnitsAndSplitKey) {
+TEST_F(PlanPredict, JsonContainsUnitsAndSplitKey) {
   const auto key = [&](const char* ratio) { return plan_json({"-dev", "CPU0,CPU1", "-ts", ratio})["split_key"]; };
   EXPECT_EQ(key("3,1"), key("6,2"));
   EXPECT_NE(key("3,1"), key("1,1"));
