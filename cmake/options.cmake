@@ -4,7 +4,9 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 find_program(SHOAL_CCACHE ccache)
 if(SHOAL_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${SHOAL_CCACHE})
+  # With CCACHE_BASEDIR, all checkouts of a machine share their objects.
+  set(SHOAL_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${SHOAL_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${SHOAL_LAUNCHER})
 endif()
 
 find_package(fmt REQUIRED)
