@@ -176,9 +176,6 @@ size_t Scheduler::checked(int index) const {
 BufferType& Scheduler::host_type() {
   for (Backend* backend : live()) {
     if (BufferType* pinned = backend->device().host_buffer_type()) return *pinned;
-    for (Backend* member : backend->members()) {
-      if (BufferType* pinned = member->device().host_buffer_type()) return *pinned;
-    }
   }
   return pageable_type();
 }

@@ -44,7 +44,7 @@ MetaDevice& MetaState::device() const {
 }
 
 std::string MetaBufferType::name() const {
-  return of_ == Of::kWeights ? state_.name + "_Weights" : state_.name;
+  return state_.name + (of_ == Of::kWeights ? "_Weights" : of_ == Of::kHost ? "_Mapped" : "");
 }
 Device& MetaBufferType::device() const {
   return state_.device();
@@ -52,7 +52,12 @@ Device& MetaBufferType::device() const {
 
 size_t MetaBufferType::alignment() const {
   size_t alignment = 1;
-  for (Device* member : state_.mesh.members()) alignment = std::max(alignment, of_member(*member).alignment());
+  for (Device* member : state_.mesh.members()) {
+    const auto wrapped = of_ == Of::kHost ? member->buffer_from_host_ptr(nullptr, 0) : nullptr;
+    if (of_ != Of::kHost || wrapped) {
+      alignment = std::max(alignment, wrapped ? wrapped->alignment() : of_member(*member).alignment());
+    }
+  }
   return alignment;
 }
 
@@ -71,8 +76,8 @@ std::unique_ptr<Buffer> MetaBufferType::allocate_tensors(std::span<Tensor* const
   return buffer;
 }
 
-MetaBuffer::MetaBuffer(MetaBufferType& type, size_t size)
-    : Buffer(type, size), state_(type.state().shared_from_this()), parts_(state_->mesh.members().size()) {}
+MetaBuffer::MetaBuffer(MetaBufferType& type, size_t size, std::byte* host)
+    : Buffer(type, size), state_(type.state().shared_from_this()), host_(host), parts_(state_->mesh.members().size()) {}
 
 MetaBuffer::~MetaBuffer() {
   close();
@@ -104,7 +109,7 @@ void MetaBuffer::do_reset() {
 }
 
 std::byte* MetaBuffer::base() const {
-  return reinterpret_cast<std::byte*>(kFakeBase);
+  return host_ != nullptr ? host_ : reinterpret_cast<std::byte*>(kFakeBase);
 }
 
 void MetaBuffer::set_usage(Usage usage) {
@@ -119,24 +124,27 @@ void MetaBuffer::init_tensor(Tensor& tensor) {
   shards_.erase(&tensor);  // removes the entry of an earlier tensor at this address
   names_.erase(&tensor);
   if (!tensor.is_persistent()) return;
+  if (host_ != nullptr) return wrap_shards(tensor);
   Tensor* one = &tensor;
   allocate_shards({&one, 1}, usage());
 }
 
+void MetaBuffer::declare(const Tensor& tensor) {
+  ShardStore& store = state_->store;
+  const Layout layout = state_->device().ask(tensor);
+  const Shards* known = find_shards(tensor) == nullptr ? store.find(tensor) : nullptr;
+  const bool is_adopted = known != nullptr && are_unplaced(*known, tensor, layout);
+  if (known != nullptr && !is_adopted) store.erase(tensor);  // removes an earlier tensor's shards
+  if (!is_adopted) store.declare(tensor, layout);
+  declared_.emplace_back(&tensor, store.share(tensor));
+}
+
 void MetaBuffer::allocate_shards(std::span<Tensor* const> tensors, Usage usage) {
-  const MetaDevice& meta = state_->device();
   auto& own_type = static_cast<MetaBufferType&>(type());
   ShardStore& store = state_->store;
   const size_t before = declared_.size();
   try {
-    for (const Tensor* tensor : tensors) {
-      const Layout layout = meta.ask(*tensor);
-      const Shards* known = find_shards(*tensor) == nullptr ? store.find(*tensor) : nullptr;
-      const bool is_adopted = known != nullptr && are_unplaced(*known, *tensor, layout);
-      if (known != nullptr && !is_adopted) store.erase(*tensor);  // removes an earlier tensor's shards
-      if (!is_adopted) store.declare(*tensor, layout);
-      declared_.emplace_back(tensor, store.share(*tensor));
-    }
+    for (const Tensor* tensor : tensors) declare(*tensor);
     std::vector<std::unique_ptr<Buffer>> made;
     for (size_t rank = 0; rank < parts_.size(); ++rank) {
       std::vector<Tensor*> locals;
@@ -153,6 +161,44 @@ void MetaBuffer::allocate_shards(std::span<Tensor* const> tensors, Usage usage) 
     bind(*tensor, *store.find(*tensor));
     register_tensor(*tensor);
   }
+}
+
+void MetaBuffer::wrap_shards(Tensor& tensor) {
+  const size_t before = declared_.size();
+  try {
+    declare(tensor);
+    const Shards& shards = *state_->store.find(tensor);
+    std::vector<std::unique_ptr<Buffer>> made;
+    for (size_t rank = 0; rank < parts_.size(); ++rank) made.push_back(place_from_host(tensor, shards, rank));
+    for (size_t rank = 0; rank < parts_.size(); ++rank) keep(static_cast<int>(rank), std::move(made[rank]));
+    bind(tensor, shards);
+  } catch (...) {
+    erase_declared(before);
+    throw;
+  }
+}
+
+std::unique_ptr<Buffer> MetaBuffer::place_from_host(const Tensor& tensor, const Shards& shards, size_t rank) {
+  Tensor& local = *shards.local[rank];
+  Device& member = *state_->mesh.members()[rank];
+  const bool is_own = state_->mesh.is_own(rank);
+  const bool is_zero = shards.layout.is_partial() && rank > 0;
+  std::vector<Rectangle> parts;
+  if (is_own && !is_zero) parts = rectangles(shards, static_cast<int>(rank), 0, tensor.bytes(), Access::kWrite);
+  if (parts.size() == 1 && parts[0].local.rows == 1) {
+    std::byte* data = tensor.data + parts[0].host_offset;
+    auto wrapped = member.buffer_from_host_ptr(data, local.bytes());
+    if (wrapped != nullptr && reinterpret_cast<uintptr_t>(data) % wrapped->alignment() == 0) {
+      wrapped->set_usage(usage());
+      wrapped->place(local, 0);
+      return wrapped;
+    }
+  }
+  Tensor* one = &local;
+  auto own = shoal::allocate_tensors({&one, 1}, member.buffer_type(), usage());
+  for (const Rectangle& r : parts) local.buffer->set_2d(local, tensor.data + r.host_offset, r.host_stride, r.local);
+  if (is_own && is_zero) local.buffer->memset(local, 0, 0, local.bytes());
+  return own;
 }
 
 // Applies the chain of views to the shards of the base, one view after the other. The intermediate views do not need

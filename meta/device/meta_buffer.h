@@ -24,8 +24,9 @@ struct MetaState;
 
 class MetaBufferType final : public BufferType {
  public:
-  /// Type of the members' buffers: each member's default type, or its type for weights.
-  enum class Of : uint8_t { kDefault, kWeights };
+  /// Type of the members' buffers: each member's default type, or its type for weights. kHost wraps host memory; the
+  /// shards that cannot be wrapped have the default type.
+  enum class Of : uint8_t { kDefault, kWeights, kHost };
   /// `state` owns the buffer type.
   MetaBufferType(MetaState& state, Of of) : state_(state), of_(of) {}
   std::string name() const override;
@@ -56,12 +57,14 @@ struct MetaState : std::enable_shared_from_this<MetaState> {
   ShardStore store;
   MetaBufferType buffer_type{*this, MetaBufferType::Of::kDefault};
   MetaBufferType weights_type{*this, MetaBufferType::Of::kWeights};
+  MetaBufferType host_type{*this, MetaBufferType::Of::kHost};
   MetaDevice* owner;  ///< nullptr after the device was destroyed
 };
 
 class MetaBuffer final : public Buffer {
  public:
-  MetaBuffer(MetaBufferType& type, size_t size);
+  /// `host` is the memory that the buffer wraps, or nullptr.
+  MetaBuffer(MetaBufferType& type, size_t size, std::byte* host = nullptr);
   ~MetaBuffer() override;
 
   std::byte* base() const override;
@@ -72,6 +75,9 @@ class MetaBuffer final : public Buffer {
   void clear(uint8_t value) override;
   /// Declares and allocates the shards of all tensors. After a failure, no shards are declared or allocated.
   void allocate_shards(std::span<Tensor* const> tensors, Usage usage);
+  /// Declares the shards of a tensor at `tensor.data` in wrapped memory. A shard whose bytes are contiguous in the tensor
+  /// is wrapped if its device can wrap host memory. Every other shard gets memory of its own and a copy of its bytes.
+  void wrap_shards(Tensor& tensor);
   /// Attaches placed shards and makes this buffer the tensor's buffer.
   void bind(Tensor& tensor, Shards shards);
   /// Removes the entry of a bound tensor, which may no longer exist.
@@ -113,10 +119,15 @@ class MetaBuffer final : public Buffer {
   /// Creates the local views of one view. One graph per rank owns these local views.
   void make_view(const Tensor& view);
   void drop_shards();
+  /// Adds the shards of a tensor to the store, with the layout that the callback returns.
+  void declare(const Tensor& tensor);
+  /// Wraps or copies the bytes of rank `rank`. See wrap_shards().
+  std::unique_ptr<Buffer> place_from_host(const Tensor& tensor, const Shards& shards, size_t rank);
   /// Removes the entries of `declared_` from index `first` on, and their shards from the store.
   void erase_declared(size_t first);
 
   std::shared_ptr<MetaState> state_;
+  std::byte* host_;
   std::unordered_map<const Tensor*, Shards> shards_;
   /// Each key is a view or an alias of a tensor in this buffer. Each value is the list of graphs that own the local
   /// views. An alias of a view shares the graphs of this view. The keys may no longer exist, for example after the

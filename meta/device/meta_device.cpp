@@ -81,6 +81,8 @@ class MetaDeviceImpl final : public MetaDevice {
     const bool events = std::all_of(members_.begin(), members_.end(), [](Device* m) { return m->props().caps.events; });
     DeviceProps props{name(), description(), type(), memory(), "", {}};
     props.caps.async = true;
+    props.caps.host_buffer = host_buffer_member() != nullptr;
+    props.caps.buffer_from_host_ptr = wraps_host_memory();
     props.caps.events = events;
     for (const Device* member : members_) props.caps.peers.push_back(member->name());
     return props;
@@ -102,6 +104,16 @@ class MetaDeviceImpl final : public MetaDevice {
     const bool same = std::all_of(members_.begin(), members_.end(),
                                   [](Device* member) { return &member->weights_type() == &member->buffer_type(); });
     return same ? state_->buffer_type : state_->weights_type;
+  }
+
+  BufferType* host_buffer_type() override {
+    Device* member = host_buffer_member();
+    return member != nullptr ? member->host_buffer_type() : nullptr;
+  }
+  std::unique_ptr<Buffer> buffer_from_host_ptr(void* data, size_t size) override {
+    if (!wraps_host_memory()) return nullptr;
+    require<InvalidArgument>(data != nullptr || size == 0, "[{}] cannot wrap a null pointer as memory", name());
+    return std::make_unique<MetaBuffer>(state_->host_type, size, static_cast<std::byte*>(data));
   }
 
   bool supports_op(const Tensor& node) const override {
@@ -142,6 +154,18 @@ class MetaDeviceImpl final : public MetaDevice {
   }
 
  private:
+  /// The first member of this process that has host buffers; nullptr if there is none.
+  Device* host_buffer_member() const {
+    for (const size_t rank : mesh().own()) {
+      if (members_[rank]->host_buffer_type() != nullptr) return members_[rank];
+    }
+    return nullptr;
+  }
+  bool wraps_host_memory() const {
+    return std::any_of(members_.begin(), members_.end(),
+                       [](const Device* member) { return member->props().caps.buffer_from_host_ptr; });
+  }
+
   collectives::Options comm_options() const {
     return {.timeout = options_.comm_timeout,
             .implementation = options_.comm,

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -70,6 +71,41 @@ TEST_F(MetaBufferTensors, AreCopiedBetweenDifferentLayouts) {
   tensor_set(*sharded, values.data(), 0, 192);
   tensor_copy(*sharded, *other);
   EXPECT_EQ(test::read_floats(*other), values);
+}
+
+TEST(MetaBufferOfHostMemory, WrapsContiguousShardsAndCopiesOthers) {
+  const test::CpuMesh mesh(2, {{"rows", split(1, 2, "4:{0} 2:{1}")},
+                               {"columns", split(0, 2, "3:{0} 5:{1}")},
+                               {"sum", Layout::partial()}});
+  TensorContext context;
+  std::vector<Tensor*> tensors;
+  for (const char* name : {"rows", "columns", "sum", "whole"}) {
+    tensors.push_back(context.add(name, DType::kF32, {8, 6, 1, 1}));
+  }
+  alignas(64) float host[4][48];
+  for (size_t i = 0; i < 4; ++i) std::iota(host[i], host[i] + 48, static_cast<float>(100 * i));
+  const auto free = mesh.free();
+  const auto memory = mesh.device->buffer_from_host_ptr(host, sizeof(host));
+  for (size_t i = 0; i < 4; ++i) memory->place(*tensors[i], i * sizeof(host[0]));
+
+  const auto data = [&](size_t i, int rank) { return reinterpret_cast<float*>(shard(*tensors[i], rank).data); };
+  EXPECT_EQ(data(0, 0), host[0]);
+  EXPECT_EQ(data(0, 1), host[0] + 32) << "rank 1 owns rows 4 and 5";
+  EXPECT_EQ(data(2, 0), host[2]);
+  EXPECT_EQ(data(3, 0), host[3]);
+  EXPECT_EQ(data(3, 1), host[3]);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(test::read_floats(*tensors[i]), std::vector<float>(host[i], host[i] + 48)) << tensors[i]->name;
+  }
+  EXPECT_EQ(test::read_floats(shard(*tensors[2], 1)), std::vector<float>(48, 0.0f));
+  const auto used = [&](size_t rank) { return free[rank] - mesh.members[rank]->memory().free; };
+  EXPECT_EQ(used(0), size_t{128}) << "the shard of \"columns\" with padding";
+  EXPECT_EQ(used(1), size_t{128 + 192}) << "the shard of \"columns\", and the zeros of \"sum\"";
+
+  const float one = 1.0f;
+  tensor_set(*tensors[0], &one, 40 * sizeof(float), sizeof(float));
+  EXPECT_EQ(host[0][40], 1.0f);
+  EXPECT_THROW(mesh.device->buffer_from_host_ptr(nullptr, 8), InvalidArgument);
 }
 
 TEST_F(MetaBufferTensors, UsageIsSetForAllMembers) {

@@ -37,7 +37,7 @@ TEST(MetaDevice, ImplementsDeviceInterface) {
   EXPECT_TRUE(props.caps.async);
   EXPECT_TRUE(props.caps.events);
   EXPECT_FALSE(props.caps.host_buffer);
-  EXPECT_FALSE(props.caps.buffer_from_host_ptr);
+  EXPECT_TRUE(props.caps.buffer_from_host_ptr);
   EXPECT_THAT(props.caps.peers, ElementsAre("CPU0", "CPU1"));
   EXPECT_EQ(device.buffer_type().name(), device.name());
   EXPECT_EQ(&device.buffer_type().device(), &device);
