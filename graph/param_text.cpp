@@ -27,7 +27,13 @@ constexpr Names<GluKind> kGluKinds{
 #include "graph/activations.def"
 };
 constexpr Names<RopeMode> kRopeModes{"neighbours", "halves"};
-static_assert(!kRopeModes.back().empty(), "one name for each enumerator");
+constexpr Names<CompareKind> kCompareKinds{"eq", "ne", "lt", "le", "gt", "ge"};
+constexpr Names<PoolKind> kPoolKinds{"max", "average"};
+constexpr Names<PadMode> kPadModes{"constant", "reflect", "edge"};
+constexpr Names<UpsampleMode> kUpsampleModes{"nearest", "bilinear", "corners"};
+static_assert(!kRopeModes.back().empty() && !kCompareKinds.back().empty() && !kPoolKinds.back().empty() &&
+                  !kPadModes.back().empty() && !kUpsampleModes.back().empty(),
+              "one name for each enumerator");
 
 const Names<UnaryKind>& names(UnaryKind) {
   return kUnaryKinds;
@@ -37,6 +43,18 @@ const Names<GluKind>& names(GluKind) {
 }
 const Names<RopeMode>& names(RopeMode) {
   return kRopeModes;
+}
+const Names<CompareKind>& names(CompareKind) {
+  return kCompareKinds;
+}
+const Names<PoolKind>& names(PoolKind) {
+  return kPoolKinds;
+}
+const Names<PadMode>& names(PadMode) {
+  return kPadModes;
+}
+const Names<UpsampleMode>& names(UpsampleMode) {
+  return kUpsampleModes;
 }
 
 // --- printing -------------------------------------------------------------------------------------------------
@@ -51,6 +69,10 @@ std::string print(T value) {
 }
 std::string print(DType value) {
   return std::string(name_of(value));
+}
+
+std::string print(const std::string& value) {
+  return fmt::format("\"{}\"", value);
 }
 
 template <class E>
@@ -101,6 +123,11 @@ bool parse_list(std::string_view text, std::vector<std::string_view>& items) {
 bool parse(std::string_view text, bool& value) {
   value = text == "true";
   return value || text == "false";
+}
+bool parse(std::string_view text, std::string& value) {
+  if (text.size() < 2 || text.front() != '"' || text.back() != '"') return false;
+  value = text.substr(1, text.size() - 2);
+  return true;
 }
 bool parse(std::string_view text, DType& value) {
   const std::optional<DType> found = dtype_from_name(text);
@@ -167,8 +194,12 @@ void set_param(OpParams& params, std::string_view name, std::string_view text) {
 }
 
 void check_params(const OpParams& params) {
-  for_each_param(params, [](std::string_view name, const auto& value) {
+  for_each_param(params, []([[maybe_unused]] std::string_view name, [[maybe_unused]] const auto& value) {
     using Value = std::remove_cvref_t<decltype(value)>;
+    if constexpr (std::is_same_v<Value, std::string>) {
+      require<InvalidArgument>(value.find_first_of("\"#\n\r") == std::string::npos,
+                               "parameter '{}' contains a quotation mark, a '#' or a line break: \"{}\"", name, value);
+    }
     if constexpr (std::is_enum_v<Value>) {
       require<InvalidArgument>(value < Value::kCount, "parameter '{}' has no value number {}", name,
                                static_cast<int>(value));

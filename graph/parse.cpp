@@ -57,9 +57,14 @@ class Cursor {
     }
     return take(end + 1);
   }
-  /// A parameter's value: a list, or the text before ',' or '}'.
+  /// A parameter's value: a list, a text in quotation marks, or the text before ',' or '}'.
   std::string_view value() {
     skip_blanks();
+    if (!rest_.empty() && rest_.front() == '"') {
+      const size_t end = rest_.find('"', 1);
+      if (end == std::string_view::npos) fail<InvalidArgument>("expected a second '\"' after {}", rest_);
+      return take(end + 1);
+    }
     if (!rest_.empty() && rest_.front() == '[') return list();
     return take(std::min(rest_.find_first_of(",}"), rest_.size()));
   }

@@ -27,6 +27,17 @@ Product product_of(const Tensor& node) {
   return {as_double(weight.elements()), as_double(x.rows()) / std::max(sheets, 1.0)};
 }
 
+bool is_convolution(const Tensor& node) {
+  return node.op == Op::kConv2d || node.op == Op::kConvTranspose2d;
+}
+
+/// Each weight of a convolution is multiplied by one column per pixel: a pixel of the result of conv_2d, or of the
+/// source of conv_transpose_2d. Pads and edges do not count.
+Product convolution_of(const Tensor& node) {
+  const Shape& pixels = (node.op == Op::kConv2d ? node : *node.src[1]).shape;
+  return {as_double(node.src[0]->elements()), as_double(pixels[0]) * as_double(pixels[1]) * as_double(pixels[3])};
+}
+
 /// Returns the average product of a mul_mat_id whose tokens choose among `all` experts. The node may have only some of
 /// these experts.
 Product expert_product_of(const Tensor& node, int64_t all, double tokens) {
@@ -45,6 +56,10 @@ int64_t all_experts(const Tensor& node, int64_t experts) {
 const ProductModel& product_model(const DeviceModel& device, const ProductTable& products, const Tensor& node) {
   const DType dtype = node.src[0]->dtype;
   const ProductModel* model = products.by_dtype[static_cast<size_t>(dtype)];
+  // Convolutions multiply f32 values.
+  if (const ProductModel* f32 = products.by_dtype[static_cast<size_t>(DType::kF32)]; f32 && is_convolution(node)) {
+    model = f32;
+  }
   require<InvalidArgument>(model != nullptr,
                            "device {} of the machine has no \"products\" for {} weights, which {} needs; probe the "
                            "machine again, or add a \"default\" to the \"rates\" of the device",
@@ -96,13 +111,15 @@ double delta_operations(const Tensor& node) {
 
 /// Bytes that an op without weights reads and writes.
 double activation_bytes(const Tensor& node) {
-  // get_rows reads only the selected rows of a table, and set_rows writes only the new rows of a cache.
+  // get_rows reads only the selected rows of a table, and an op that writes into a cache writes only
+  // the new rows.
   if (node.op == Op::kGetRows) {
     return bytes_of(node) + bytes_of(*node.src[1]) + as_double(node.elements()) * element_bytes(node.src[0]->dtype);
   }
-  if (node.op == Op::kSetRows) {
+  if (info(node.op).alias == Alias::kWrites) {
     const Tensor& rows = *node.src[1];
-    return bytes_of(rows) + bytes_of(*node.src[2]) + as_double(rows.elements()) * element_bytes(node.dtype);
+    const double ids = node.src.size() > 2 ? bytes_of(*node.src[2]) : 0;
+    return bytes_of(rows) + ids + as_double(rows.elements()) * element_bytes(node.dtype);
   }
   double bytes = bytes_of(node);
   for (const Tensor* source : node.src) {
@@ -114,7 +131,7 @@ double activation_bytes(const Tensor& node) {
 }  // namespace
 
 double weight_bytes(const Tensor& node) {
-  if (!is_executed(node) || (node.op != Op::kMulMat && node.op != Op::kMulMatId)) return 0;
+  if (!is_executed(node) || (node.op != Op::kMulMat && node.op != Op::kMulMatId && !is_convolution(node))) return 0;
   const double part = node.op == Op::kMulMatId ? used_experts(*node.src[0], *node.src[2]) : 1;
   return part * bytes_of(*node.src[0]);
 }
@@ -141,9 +158,10 @@ NodeCost node_cost(const DeviceModel& device, const ProductTable& products, cons
                    bool in_cache, int64_t experts) {
   if (!is_executed(node)) return {};
   NodeCost cost;
-  if (node.op == Op::kMulMat || node.op == Op::kMulMatId) {
-    const Product product = node.op == Op::kMulMat
-                                ? product_of(node)
+  if (node.op == Op::kMulMat || node.op == Op::kMulMatId || is_convolution(node)) {
+    const Product product = node.op == Op::kMulMat ? product_of(node)
+                            : is_convolution(node)
+                                ? convolution_of(node)
                                 : expert_product_of(node, all_experts(node, experts), as_double(node.src[2]->shape[1]));
     const ProductModel& model = product_model(device, products, node);
     cost.seconds = product.elements * model.seconds(product.columns, in_cache);
@@ -187,7 +205,7 @@ double working_set(const Graph& graph, double kv_rows) {
   std::vector<std::pair<const Tensor*, double>> read;
   for (const Tensor* node : graph.nodes()) {
     if (!is_executed(*node)) continue;
-    if (node->op == Op::kMulMat || node->op == Op::kMulMatId) {
+    if (node->op == Op::kMulMat || node->op == Op::kMulMatId || is_convolution(*node)) {
       read.emplace_back(node->src[0]->storage(), bytes_of(*node->src[0]));
     } else if (node->op == Op::kAttention) {
       read.emplace_back(node, kv_bytes(*node, visible_rows(*node, kv_rows)));

@@ -33,7 +33,8 @@ ScaledNorm scaled_norm(const Tensor& norm, const Tensor& product) {
   return {norm, product, product.src[0] == &norm ? *product.src[1] : *product.src[0]};
 }
 bool is_scaled_norm(const Tensor& norm, const Tensor& product, const Readers& readers) {
-  if (norm.op != Op::kRmsNorm || product.op != Op::kMul || !readers.is_read_once(norm)) return false;
+  if (norm.op != Op::kRmsNorm || norm.dtype != DType::kF32 || product.op != Op::kMul) return false;
+  if (!readers.is_read_once(norm)) return false;
   return (product.src[0] == &norm) != (product.src[1] == &norm);
 }
 float eps_of(const Tensor& norm) {

@@ -77,7 +77,8 @@ void mul_mat(Tensor& y) {
 void set_rows(Tensor& y) {  // y is a view of the cache
   const Tensor &rows = *y.src[1], &ids = *y.src[2];
   for_each(rows.shape, [&](const Index& i) {
-    const int64_t row = ids.dtype == DType::kI64 ? at<int64_t>(ids, {i[1]}) : at<int32_t>(ids, {i[1]});
+    const Index at_id{i[1], ids.shape[1] == 1 ? 0 : i[2], ids.shape[2] == 1 ? 0 : i[3]};
+    const int64_t row = ids.dtype == DType::kI64 ? at<int64_t>(ids, at_id) : at<int32_t>(ids, at_id);
     if (row >= 0 && row < y.shape[1]) at(y, {i[0], row, i[2], i[3]}) = at(rows, i);
   });
 }

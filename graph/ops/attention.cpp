@@ -30,7 +30,10 @@ void infer::attention(Tensor& node) {
   expect.shape(2, {v.shape[0], kv_rows, kv_heads, batches});
   const bool by_batch = node.src[3] != nullptr && node.src[3]->shape[1] != 1;
   expect.shape(3, {queries, by_batch ? batches : 1, 1, 1});
-  expect.shape(4, {kv_rows, queries, 1, 1});
+  if (const Tensor* mask = node.src[4]) {
+    // Axes 2 and 3 of the mask may be broadcast.
+    expect.shape(4, {kv_rows, queries, mask->shape[2] == 1 ? 1 : heads, mask->shape[3] == 1 ? 1 : batches});
+  }
   expect.shape(5, {heads, 1, 1, 1});
   expect(params.window >= 0, "window >= 0, got {}", params.window);
   expect(params.parts >= 0, "parts >= 0, got {}", params.parts);

@@ -37,6 +37,37 @@ Tensor* div(Graph& g, Tensor* a, Tensor* b, std::string name) {
   return g.add_node(Op::kDiv, {}, {a, b}, std::move(name));
 }
 
+void infer::compare(Tensor& node) {
+  binary(node);
+  node.dtype = DType::kI32;
+}
+
+Tensor* compare(Graph& g, Tensor* a, Tensor* b, CompareKind kind, std::string name) {
+  return g.add_node(Op::kCompare, CompareParams{kind}, {a, b}, std::move(name));
+}
+
+void infer::where(Tensor& node) {
+  const Expect expect(node, "condition a b");
+  const Tensor& a = *node.src[1];
+  expect.dtype(0, {DType::kI32});
+  if (a.dtype != DType::kI32) expect.is_float(1);
+  expect.dtype(2, {a.dtype});
+  node.dtype = a.dtype;
+  for (int axis = 0; axis < kMaxDims; ++axis) {
+    int64_t length = 1;
+    for (const Tensor* source : node.src) length = source->shape[axis] == 1 ? length : source->shape[axis];
+    for (const Tensor* source : node.src) {
+      expect(source->shape[axis] == length || source->shape[axis] == 1, "length {} or 1 on axis {}, got {}", length,
+             axis, source->shape[axis]);
+    }
+    node.shape[axis] = length;
+  }
+}
+
+Tensor* where(Graph& g, Tensor* condition, Tensor* a, Tensor* b, std::string name) {
+  return g.add_node(Op::kWhere, {}, {condition, a, b}, std::move(name));
+}
+
 void infer::scale(Tensor& node) {
   Expect(node, "x").is_float(0);
   node.dtype = node.src[0]->dtype;

@@ -17,13 +17,21 @@ namespace shoal {
 Tensor* get_rows(Graph& g, Tensor* table, Tensor* ids, SelectParams params = {}, std::string name = {});
 /// cache [x, r, h, z], rows f32 [x, i, h, z], ids i32 or i64 [i] -> a node that aliases the cache. Writes rows[:, j],
 /// converted to the cache's dtype, into row ids[j] of the cache for each (h, z). `cache` must be a persistent tensor or
-/// the result of another set_rows on this tensor. `rows` must not be part of the cache. Ids outside [0, r) are skipped.
+/// the result of another set_rows or set_slice on this tensor. `rows` must not be part of the cache. Ids outside [0, r)
+/// are skipped. ids may also be [i, 1 or h, 1 or z], with ids of its own for each (h, z).
 Tensor* set_rows(Graph& g, Tensor* cache, Tensor* rows, Tensor* ids, SelectParams params = {}, std::string name = {});
+
+/// cache [...], x f32 with the lengths of the cache on all axes except `axis` -> a node that aliases the cache. Writes x,
+/// converted to the cache's dtype, to the indices [begin, begin + n) of `axis`; n is the length of x on this axis. The
+/// conditions for `cache` and x are the conditions of set_rows. On axis 0 of a quantised cache, begin and n must be whole
+/// blocks.
+Tensor* set_slice(Graph& g, Tensor* cache, Tensor* x, SetSliceParams params, std::string name = {});
 
 /// a [k, m, C, D] (any float or quantised dtype), b [k, n, c, d] (f32, f16, bf16), C divides c, D divides d -> f32 [m,
 /// n, c, d]. Batch (i, j) of the result is the product of a's batch (i / (c/C), j / (d/D)) and b's batch (i, j), summed
 /// over k. If k is 0, the result is zeros.
 Tensor* mul_mat(Graph& g, Tensor* a, Tensor* b, std::string name = {});
+Tensor* mul_mat(Graph& g, Tensor* a, Tensor* b, ProductParams params, std::string name = {});
 
 /// Start index of a range (SelectParams) whose rows or experts no id can select. This index is larger than any i32.
 inline constexpr int64_t kNoId = int64_t{1} << 40;
@@ -37,6 +45,12 @@ Tensor* add(Graph& g, Tensor* a, Tensor* b, std::string name = {});
 Tensor* sub(Graph& g, Tensor* a, Tensor* b, std::string name = {});
 Tensor* mul(Graph& g, Tensor* a, Tensor* b, std::string name = {});
 Tensor* div(Graph& g, Tensor* a, Tensor* b, std::string name = {});
+/// a, b (two float tensors, or two i32 tensors) -> i32 with the broadcast shape: 1 if the comparison holds, else 0. A
+/// comparison with NaN holds only for kNotEqual.
+Tensor* compare(Graph& g, Tensor* a, Tensor* b, CompareKind kind, std::string name = {});
+/// condition i32, a and b of one dtype (f32, f16, bf16 or i32) -> that dtype, with the broadcast shape of all three: a if
+/// the condition is not 0, else b.
+Tensor* where(Graph& g, Tensor* condition, Tensor* a, Tensor* b, std::string name = {});
 /// x * scale + bias.
 Tensor* scale(Graph& g, Tensor* x, ScaleParams params, std::string name = {});
 Tensor* unary(Graph& g, Tensor* x, UnaryKind kind, std::string name = {});
@@ -57,6 +71,8 @@ Tensor* soft_max(Graph& g, Tensor* x, Tensor* mask, Tensor* sinks, SoftMaxParams
 Tensor* rope(Graph& g, Tensor* x, Tensor* positions, Tensor* freq_factors, RopeParams params, std::string name = {});
 /// [a, ...] -> [1, ...]: sums over axis 0.
 Tensor* sum_rows(Graph& g, Tensor* x, std::string name = {});
+/// [a, ...] -> [a, ...]: element i is the sum of the elements 0 to i along axis 0. The sums of i32 are i32 and wrap.
+Tensor* cumsum(Graph& g, Tensor* x, std::string name = {});
 /// [a, ...] -> i32 [1, ...]: index of the largest element along axis 0. If several elements are equally large, the
 /// result is the lowest of their indices.
 Tensor* argmax(Graph& g, Tensor* x, std::string name = {});
@@ -65,7 +81,7 @@ Tensor* argmax(Graph& g, Tensor* x, std::string name = {});
 Tensor* top_k(Graph& g, Tensor* x, int64_t k, std::string name = {});
 
 /// q f32 [d, t, h, z or 1]; k [d, s, h/g, z]; v [e, s, h/g, z] (k, v: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or
-/// iq4_nl); positions? i32 [t, z or 1]; mask? f32 or f16 [s, t], added to the scores; sinks? f32 [h] -> [e, h, t, z].
+/// iq4_nl); positions? i32 [t, z or 1]; mask? f32 or f16 [s, t, 1|h, 1|z], added to the scores; sinks? f32 [h] -> [e, h, t, z].
 /// The head axis follows axis 0, so the result can be reshaped to [e * h, t]. A query that sees no row gives zeros.
 /// With params.parts > 0 the result is [e + 1, h, t, z]. The extra last element of a row is the row's lse: the
 /// logarithm of the sum of e^score, including sinks. If the query sees no row, the lse is -inf.
@@ -77,6 +93,29 @@ Tensor* attention(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* positions, 
 /// Parts with lse -inf may hold any values. If every lse is -inf, the result is zeros.
 ///   e = 1, parts (6, 0) and (2, log 3), lse (0, log 3): 6 * 1/4 + 2 * 3/4 = 3
 Tensor* merge_attention(Graph& g, Tensor* parts, Tensor* lse, std::string name = {});
+
+/// Images are [w, h, c, n]: width, height, channels, batches. Sums are f32.
+///
+/// w [kw, kh, i, o] (f32, f16 or bf16), x f32 [w, h, i * groups, n] -> [W, H, o, n] (ConvParams). The kernel is not
+/// flipped, as in all neural networks: element (W, H) is the sum over (kw, kh, i) of w[kw, kh, i] times x at
+/// W * stride - pad + kw * dilation. Group g of the input channels gives group g of the output channels.
+Tensor* conv_2d(Graph& g, Tensor* w, Tensor* x, ConvParams params, std::string name = {});
+/// w [kw, kh, o, i] (f32, f16 or bf16), x f32 [w, h, i, n] -> [W, H, o * groups, n] (ConvTransposeParams). Element
+/// (w, h) of x times w[kw, kh] is added to the result at w * stride - pad + kw * dilation. This is the transposed map of
+/// conv_2d.
+Tensor* conv_transpose_2d(Graph& g, Tensor* w, Tensor* x, ConvTransposeParams params, std::string name = {});
+/// w [k, i, o], x [t, i * groups, n] -> [T, o, n]: conv_2d of height 1. Only the values for axis 0 of the parameters are
+/// used. w and x must be contiguous.
+Tensor* conv_1d(Graph& g, Tensor* w, Tensor* x, ConvParams params, std::string name = {});
+/// [w, h, c, n] (f32, f16, bf16) -> f32 [W, H, c, n] (PoolParams).
+Tensor* pool_2d(Graph& g, Tensor* x, PoolParams params, std::string name = {});
+/// Adds elements before and after each axis of x (f32, f16, bf16). The result has the dtype of x.
+Tensor* pad(Graph& g, Tensor* x, PadParams params, std::string name = {});
+/// [w, h, c, n] (f32, f16, bf16) -> [size[0], size[1], c, n] of the same dtype. The sizes may also be smaller.
+Tensor* upsample(Graph& g, Tensor* x, UpsampleParams params, std::string name = {});
+/// layer_norm over each group of c / groups channels of x [w, h, c, n] (Wu and He 2018, arXiv:1803.08494). x must be
+/// contiguous.
+Tensor* group_norm(Graph& g, Tensor* x, int64_t groups, NormParams params, std::string name = {});
 
 /// Ops with a state process the tokens of a batch in order. positions i32 [t]: a token at position 0 starts a sequence,
 /// so earlier tokens and the state do not affect this sequence. A token with a negative position is padding: its row of
@@ -108,9 +147,11 @@ Tensor* fill(Graph& g, FillParams params, std::string name = {});
 /// The same elements in the same order with another shape. x must be contiguous. One entry of `shape` may be -1; its
 /// length is computed.
 Tensor* reshape(Graph& g, Tensor* x, Shape shape, std::string name = {});
-/// Selects the indices [begin, begin + length) of one axis.
+/// Selects `length` indices of one axis: begin, begin + step, begin + 2 * step, ...
 Tensor* slice(Graph& g, Tensor* x, SliceParams params, std::string name = {});
 Tensor* permute(Graph& g, Tensor* x, std::array<int, 4> axes, std::string name = {});
+/// The value of x. A meta device gives the result the layout of ReshardParams.
+Tensor* reshard(Graph& g, Tensor* x, std::string layout, std::string name = {});
 /// Swaps axes 0 and 1.
 Tensor* transpose(Graph& g, Tensor* x, std::string name = {});
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -45,6 +46,24 @@ struct SelectParams {
   static constexpr auto fields() { return std::tuple(Param{"ranges", &SelectParams::ranges}); }
 };
 
+/// For set_slice: the indices [begin, begin + n) of axis `axis` of the cache are written; n is the length of this axis of
+/// the new values. `ranges` has the meaning of SelectParams::ranges for the indices of this axis. An index outside the
+/// ranges is skipped.
+struct SetSliceParams {
+  int axis = 1;
+  int64_t begin = 0;
+  std::vector<IndexRange> ranges;
+  static constexpr auto fields() {
+    return std::tuple(Param{"axis", &SetSliceParams::axis}, Param{"begin", &SetSliceParams::begin},
+                      Param{"ranges", &SetSliceParams::ranges});
+  }
+};
+
+struct ProductParams {
+  DType dtype = DType::kF32;  ///< dtype of the result: f32, f16 or bf16; the sums are f32
+  static constexpr auto fields() { return std::tuple(Param{"dtype", &ProductParams::dtype}); }
+};
+
 struct ScaleParams {
   float scale = 1.0f;
   float bias = 0.0f;
@@ -84,7 +103,92 @@ struct GluParams {
 
 struct NormParams {
   float eps = 1e-5f;
-  static constexpr auto fields() { return std::tuple(Param{"eps", &NormParams::eps}); }
+  DType dtype = DType::kF32;  ///< dtype of the result: f32, f16 or bf16; the norm is computed in f32
+  static constexpr auto fields() {
+    return std::tuple(Param{"eps", &NormParams::eps}, Param{"dtype", &NormParams::dtype});
+  }
+};
+
+enum class CompareKind : uint8_t { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kCount };
+struct CompareParams {
+  CompareKind kind = CompareKind::kEqual;
+  static constexpr auto fields() { return std::tuple(Param{"kind", &CompareParams::kind}); }
+};
+
+/// Parameters with two values refer to axis 0 (width) and axis 1 (height). `pads` has the numbers of zeros before and
+/// after axis 0, then before and after axis 1. The output length of an axis is
+/// (length + pads - dilation * (kernel - 1) - 1) / stride + 1, rounded down.
+struct ConvParams {
+  std::array<int64_t, 2> stride{1, 1};
+  std::array<int64_t, 4> pads{0, 0, 0, 0};
+  std::array<int64_t, 2> dilation{1, 1};
+  int64_t groups = 1;  ///< input and output channels are divided into this number of groups, which do not interact
+  static constexpr auto fields() {
+    return std::tuple(Param{"stride", &ConvParams::stride}, Param{"pads", &ConvParams::pads},
+                      Param{"dilation", &ConvParams::dilation}, Param{"groups", &ConvParams::groups});
+  }
+};
+
+/// The output length of an axis is (length - 1) * stride - pads + dilation * (kernel - 1) + output_pad + 1. See
+/// ConvParams for the order of the values.
+struct ConvTransposeParams {
+  std::array<int64_t, 2> stride{1, 1};
+  std::array<int64_t, 4> pads{0, 0, 0, 0};  ///< numbers of output elements that are cut off
+  std::array<int64_t, 2> dilation{1, 1};
+  std::array<int64_t, 2> output_pad{0, 0};  ///< additional output elements at the end of each axis; less than the stride
+  int64_t groups = 1;
+  static constexpr auto fields() {
+    return std::tuple(Param{"stride", &ConvTransposeParams::stride}, Param{"pads", &ConvTransposeParams::pads},
+                      Param{"dilation", &ConvTransposeParams::dilation},
+                      Param{"output_pad", &ConvTransposeParams::output_pad},
+                      Param{"groups", &ConvTransposeParams::groups});
+  }
+};
+
+enum class PoolKind : uint8_t { kMax, kAverage, kCount };
+/// See ConvParams for the order of the values and the output lengths.
+struct PoolParams {
+  PoolKind kind = PoolKind::kMax;
+  std::array<int64_t, 2> kernel{1, 1};
+  std::array<int64_t, 2> stride{1, 1};
+  std::array<int64_t, 4> pads{0, 0, 0, 0};  ///< a maximum ignores padding
+  bool count_pads = false;                  ///< whether an average counts padding as zeros or ignores padding
+  static constexpr auto fields() {
+    return std::tuple(Param{"kind", &PoolParams::kind}, Param{"kernel", &PoolParams::kernel},
+                      Param{"stride", &PoolParams::stride}, Param{"pads", &PoolParams::pads},
+                      Param{"count_pads", &PoolParams::count_pads});
+  }
+};
+
+enum class PadMode : uint8_t {
+  kConstant,
+  kReflect,  ///< mirrors at the outermost element, which is not repeated; a pad is shorter than its axis
+  kEdge,     ///< repeats the outermost element
+  kCount
+};
+struct PadParams {
+  std::array<int64_t, 4> before{0, 0, 0, 0};  ///< number of new elements before each axis
+  std::array<int64_t, 4> after{0, 0, 0, 0};
+  PadMode mode = PadMode::kConstant;
+  float value = 0.0f;  ///< of the new elements in mode kConstant
+  static constexpr auto fields() {
+    return std::tuple(Param{"before", &PadParams::before}, Param{"after", &PadParams::after},
+                      Param{"mode", &PadParams::mode}, Param{"value", &PadParams::value});
+  }
+};
+
+enum class UpsampleMode : uint8_t {
+  kNearest,   ///< element i of an axis is element floor(i * length / size) of the source
+  kBilinear,  ///< interpolates at (i + 1/2) * length / size - 1/2, clamped to [0, length - 1]
+  kCorners,   ///< interpolates at i * (length - 1) / (size - 1), so that the corners keep their values
+  kCount
+};
+struct UpsampleParams {
+  std::array<int64_t, 2> size{1, 1};  ///< lengths of axes 0 and 1 of the result
+  UpsampleMode mode = UpsampleMode::kNearest;
+  static constexpr auto fields() {
+    return std::tuple(Param{"size", &UpsampleParams::size}, Param{"mode", &UpsampleParams::mode});
+  }
 };
 
 struct SoftMaxParams {
@@ -187,15 +291,32 @@ struct SliceParams {
   int axis = 0;
   int64_t begin = 0;  ///< in elements; on axis 0 of a quantised tensor, a multiple of the block size
   int64_t length = 0;
+  int64_t step = 1;  ///< distance of the selected indices; at least 1; on axis 0 of a quantised tensor, only 1
   static constexpr auto fields() {
     return std::tuple(Param{"axis", &SliceParams::axis}, Param{"begin", &SliceParams::begin},
-                      Param{"length", &SliceParams::length});
+                      Param{"length", &SliceParams::length}, Param{"step", &SliceParams::step});
   }
 };
 
 struct PermuteParams {
   std::array<int, 4> axes{0, 1, 2, 3};  ///< result axis i is source axis axes[i]
   static constexpr auto fields() { return std::tuple(Param{"axes", &PermuteParams::axes}); }
+};
+
+/// The required layout of a node: "mirrored", "axis 1" (an even split over any number of devices), or
+/// "axis 1 [3:{0} 2:{1}]" (runs with their owners, see meta/layout/partition.h).
+struct ReshardParams {
+  std::string layout = "mirrored";
+  static constexpr auto fields() { return std::tuple(Param{"layout", &ReshardParams::layout}); }
+};
+
+/// An op that a program or plug-in has registered.
+struct ExternalParams {
+  std::string op;    ///< registered name
+  std::string args;  ///< text that the functions of the op read; its format is defined by the op
+  static constexpr auto fields() {
+    return std::tuple(Param{"op", &ExternalParams::op}, Param{"args", &ExternalParams::args});
+  }
 };
 
 /// Collectives are flat: every operand is contiguous and treated as one row of elements. Extent in graph/collective.h
@@ -210,9 +331,11 @@ struct CollectiveParams {
 
 using NoParams = std::monostate;
 using OpParams =
-    std::variant<NoParams, SelectParams, ScaleParams, UnaryParams, ClampParams, GluParams, NormParams, SoftMaxParams,
-                 RopeParams, TopKParams, AttentionParams, GatedDeltaParams, CastParams, ConcatParams, RepeatParams,
-                 FillParams, ReshapeParams, SliceParams, PermuteParams, CollectiveParams>;
+    std::variant<NoParams, SelectParams, SetSliceParams, ProductParams, ScaleParams, UnaryParams, ClampParams, GluParams,
+                 NormParams, CompareParams, SoftMaxParams, RopeParams, TopKParams, AttentionParams, ConvParams,
+                 ConvTransposeParams, PoolParams, PadParams, UpsampleParams, GatedDeltaParams, CastParams, ConcatParams,
+                 RepeatParams, FillParams, ExternalParams, ReshapeParams, SliceParams, PermuteParams, ReshardParams,
+                 CollectiveParams>;
 
 /// Calls visit(name, value) for each parameter in `params`.
 template <class Variant, class Visit>

@@ -19,7 +19,8 @@ void infer::norm(Tensor& node) {
   const float eps = params_of<NormParams>(node).eps;
   expect.is_float(0);
   expect(eps >= 0.0f, "eps >= 0, got {}", eps);
-  node.dtype = DType::kF32;
+  node.dtype = params_of<NormParams>(node).dtype;
+  expect(traits(node.dtype).is_float, "f32, f16 or bf16 as dtype of the result, got {}", name_of(node.dtype));
   node.shape = node.src[0]->shape;
 }
 
@@ -80,6 +81,16 @@ void infer::sum_rows(Tensor& node) {
 }
 void infer::argmax(Tensor& node) {
   reduce_axis_0(node, DType::kI32);
+}
+void infer::cumsum(Tensor& node) {
+  const DType dtype = node.src[0]->dtype;
+  if (dtype != DType::kI32) Expect(node, "x").is_float(0);
+  node.dtype = dtype == DType::kI32 ? DType::kI32 : DType::kF32;
+  node.shape = node.src[0]->shape;
+}
+
+Tensor* cumsum(Graph& g, Tensor* x, std::string name) {
+  return g.add_node(Op::kCumsum, {}, {x}, std::move(name));
 }
 
 Tensor* sum_rows(Graph& g, Tensor* x, std::string name) {

@@ -44,9 +44,13 @@ Tensor* reshape(Graph& g, Tensor* x, Shape shape, std::string name) {
 void infer::slice(Tensor& node) {
   const Expect expect(node, "x");
   const Tensor& x = *node.src[0];
-  const auto [axis, begin, length] = params_of<SliceParams>(node);
+  const auto [axis, begin, length, step] = params_of<SliceParams>(node);
   expect(axis >= 0 && axis < kMaxDims, "an axis in [0, 3], got {}", axis);
-  expect(begin >= 0 && length >= 0 && begin <= x.shape[axis] && length <= x.shape[axis] - begin,
+  expect(step >= 1 && (step == 1 || axis != 0 || !traits(x.dtype).is_quantized),
+         "a step >= 1, and step 1 on axis 0 of a quantised tensor, got {}", step);
+  // The last index is begin + (length - 1) * step.
+  const int64_t behind = x.shape[axis] - begin;
+  expect(begin >= 0 && length >= 0 && behind >= 0 && (length == 0 || (behind > 0 && length - 1 <= (behind - 1) / step)),
          "begin and length within the {} indices of axis {}, got {} and {}", x.shape[axis], axis, begin, length);
   const int64_t block = axis == 0 ? traits(x.dtype).block_elems : 1;
   expect(begin % block == 0 && length % block == 0, "begin and length in whole blocks of {} elements, got {} and {}",
@@ -55,6 +59,7 @@ void infer::slice(Tensor& node) {
   node.shape = x.shape;
   node.shape[axis] = length;
   node.strides = x.strides;
+  if (length > 1) node.strides[axis] *= static_cast<size_t>(step);
   node.view_offset = x.view_offset + static_cast<size_t>(begin / block) * x.strides[axis];
 }
 
@@ -84,6 +89,17 @@ void infer::permute(Tensor& node) {
 
 Tensor* permute(Graph& g, Tensor* x, std::array<int, 4> axes, std::string name) {
   return g.add_node(Op::kPermute, PermuteParams{axes}, {x}, std::move(name));
+}
+void infer::reshard(Tensor& node) {
+  const Tensor& x = *node.src[0];
+  node.dtype = x.dtype;
+  node.shape = x.shape;
+  node.strides = x.strides;
+  node.view_offset = x.view_offset;
+}
+
+Tensor* reshard(Graph& g, Tensor* x, std::string layout, std::string name) {
+  return g.add_node(Op::kReshard, ReshardParams{std::move(layout)}, {x}, std::move(name));
 }
 Tensor* transpose(Graph& g, Tensor* x, std::string name) {
   return permute(g, x, {1, 0, 2, 3}, std::move(name));

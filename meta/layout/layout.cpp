@@ -117,9 +117,46 @@ std::optional<Layout> reshape_layout(const Layout& layout, const Shape& from, co
   return best;
 }
 
-Layout slice_layout(const Layout& layout, int axis, int64_t begin, int64_t length) {
+namespace {
+
+/// Number of indices below `end` that the slice selects.
+int64_t selected_before(const SliceParams& slice, int64_t end) {
+  return end <= slice.begin ? 0 : std::min((end - slice.begin - 1) / slice.step + 1, slice.length);
+}
+
+/// The selected indices of one device, as a slice of its shard. Returns nullopt if they are not at equal distances.
+std::optional<SliceParams> slice_of_shard(const Partition& partition, const SliceParams& global, int device) {
+  SliceParams local = global;
+  local.begin = local.length = 0;
+  for (const OwnedRun& run : partition.owned_by(device)) {
+    const int64_t before = selected_before(global, run.begin);
+    const int64_t count = selected_before(global, run.begin + run.length) - before;
+    if (count == 0) continue;
+    const int64_t first = run.local_begin + global.begin + before * global.step - run.begin;
+    if (local.length == 0) local.begin = first;
+    if (first != local.begin + local.length * local.step) return std::nullopt;
+    local.length += count;
+  }
+  return local;
+}
+
+}  // namespace
+
+std::optional<Layout> slice_layout(const Layout& layout, const SliceParams& slice) {
+  const auto [axis, begin, length, step] = slice;
   if (!layout.is_split(axis)) return layout;
-  return Layout::split(axis, layout.partition.slice(begin, length));
+  if (step == 1) return Layout::split(axis, layout.partition.slice(begin, length));
+  const int devices = layout.partition.devices();
+  for (int device = 0; device < devices; ++device) {
+    if (!slice_of_shard(layout.partition, slice, device)) return std::nullopt;
+  }
+  std::vector<Run> runs;
+  int64_t at = 0;
+  for (const Run& run : layout.partition.runs()) {
+    runs.push_back({selected_before(slice, at + run.length) - selected_before(slice, at), run.owners});
+    at += run.length;
+  }
+  return Layout::split(axis, Partition(devices, std::move(runs)));
 }
 
 Layout permute_layout(const Layout& layout, const std::array<int, 4>& axes) {
@@ -132,6 +169,7 @@ Layout permute_layout(const Layout& layout, const std::array<int, 4>& axes) {
 
 SliceParams local_slice(const Layout& source, const SliceParams& global, int device) {
   if (!source.is_split(global.axis)) return global;
+  if (global.step != 1) return slice_of_shard(source.partition, global, device).value();
   SliceParams local = global;
   local.begin = source.partition.slice(0, global.begin).local_length(device);
   local.length = source.partition.slice(global.begin, global.length).local_length(device);
@@ -144,10 +182,8 @@ std::optional<Layout> exact_layout(const Tensor& view, const Layout& source) {
   switch (view.op) {
     case Op::kReshape:
       return reshape_layout(source, view.src[0]->shape, view.shape);
-    case Op::kSlice: {
-      const auto& params = std::get<SliceParams>(view.params);
-      return slice_layout(source, params.axis, params.begin, params.length);
-    }
+    case Op::kSlice:
+      return slice_layout(source, std::get<SliceParams>(view.params));
     default:
       return permute_layout(source, std::get<PermuteParams>(view.params).axes);
   }

@@ -53,9 +53,13 @@ void check_layout(const Layout& layout, DType dtype, const Shape& shape, int dev
 ///   [32, 8] split 1 [6:{0} 2:{1}] reshaped to [256]  -> split 0 [192:{0} 64:{1}]
 ///   [256] split 0 [100:{0} 156:{1}] reshaped to [32, 8] -> nullopt
 std::optional<Layout> reshape_layout(const Layout& layout, const Shape& from, const Shape& to);
-Layout slice_layout(const Layout& layout, int axis, int64_t begin, int64_t length);
+/// Layout of a slice. Returns nullopt if a device's selected indices are not at equal distances in its shard.
+///   8 rows split 1 [6:{0} 2:{1}], rows 1, 4, 7 (step 3) -> split 1 [2:{0} 1:{1}]; rank 0 takes its rows 1 and 4, and
+///   rank 1 takes its row 1
+///   8 rows split 1 [1:{0} 1:{1} 6:{0}], rows 0, 2, 4, 6 -> nullopt: rank 0 has these rows as 0, 1, 3, 5
+std::optional<Layout> slice_layout(const Layout& layout, const SliceParams& slice);
 Layout permute_layout(const Layout& layout, const std::array<int, 4>& axes);
-/// Converts the slice `global` of the source to the coordinates of a device's shard.
+/// Converts the slice `global` of the source to the coordinates of a device's shard. slice_layout() has accepted it.
 SliceParams local_slice(const Layout& source, const SliceParams& global, int device);
 
 /// Layout of a reshape, slice or permute whose source has layout `source`. Returns nullopt if no layout can express and

@@ -94,7 +94,7 @@ class Lowering {
   /// leaf. The result of a set_rows is represented by its cache leaf, so that this range can write to the cache again.
   /// A view remains a view of its base. Later views can therefore cover the same elements as in the whole graph.
   Tensor* placeholder(const Tensor& made, int rank) {
-    if (made.op == Op::kSetRows) return const_cast<Tensor*>(made.storage());
+    if (info(made.op).alias == Alias::kWrites) return const_cast<Tensor*>(made.storage());
     Tensor*& leaf = placeholders_[&made];
     if (leaf != nullptr) return leaf;
     leaf = builder_.graph(rank).placeholder(made, made.shape);
@@ -229,7 +229,7 @@ class Lowering {
       if (is_zero(source)) source = fill(graph, {source->dtype, source->shape, 0.0f});
     }
     const bool is_rounded_sum =
-        node.op == Op::kSetRows && choice.result.is_partial() && choice.sources[1].is_mirrored();
+        info(node.op).alias == Alias::kWrites && choice.result.is_partial() && choice.sources[1].is_mirrored();
     if (is_rounded_sum && rank > 0) sources[1] = fill(graph, {sources[1]->dtype, sources[1]->shape});
     const bool is_moved = node.op == Op::kReshape && !sources[0]->is_contiguous();
     if (is_moved) sources[0] = contiguous(graph, sources[0]);

@@ -24,7 +24,7 @@
 // - Summed: the factor is split, and the result is Partial.
 // - Selected: the factor is split, and the op runs with the index ranges of the shard (SelectParams). For an index
 //   outside these ranges, the op computes zeros, and the result is Partial. If the result also has the factor
-//   (set_rows), the op skips such an index instead.
+//   (set_rows, set_slice), the op skips such an index instead.
 // - Whole: the factor is never split.
 //
 // Example: mul_mat with k = 256 and m = 768 on 2 devices. If m is split as 512:{0} 256:{1}, source 0 must be split on
@@ -115,7 +115,8 @@ std::optional<FactorSplit> factor_split(const Rule& rule, const Operand& operand
 /// this case if the factor is neither summed nor selected, or if the partition is not disjoint.
 std::optional<Layout> result_layout(const Rule& rule, int factor, const Partition& partition);
 /// Returns the parameters of the node on one device. For a selected factor, SelectParams contains the device's index
-/// ranges. RepeatParams contains the shape of the device's shard.
+/// ranges, as does SetSliceParams. RepeatParams contains the shape of the device's shard. In a depthwise convolution,
+/// the number of groups is the device's number of input channels.
 OpParams local_params(const Tensor& node, const Rule& rule, int factor, const Partition& partition, int device);
 
 }  // namespace shoal::meta

@@ -28,6 +28,13 @@ bool fits_unit(const Partition& partition, int64_t unit) {
   return true;
 }
 
+/// The number of groups of a convolution; nullptr for other ops.
+int64_t* groups_of(OpParams& params) {
+  if (auto* conv = std::get_if<ConvParams>(&params)) return &conv->groups;
+  auto* transposed = std::get_if<ConvTransposeParams>(&params);
+  return transposed == nullptr ? nullptr : &transposed->groups;
+}
+
 /// Appends the rows [begin, begin + length) to `ranges`. Adjacent ranges are merged.
 void append(std::vector<IndexRange>& ranges, int64_t begin, int64_t length) {
   if (length == 0) return;
@@ -93,14 +100,20 @@ std::optional<Layout> result_layout(const Rule& rule, int factor, const Partitio
 
 OpParams local_params(const Tensor& node, const Rule& rule, int factor, const Partition& partition, int device) {
   OpParams params = node.params;
-  if (auto* select = std::get_if<SelectParams>(&params);
-      select && rule.factors.at(factor).kind == FactorKind::kSelected) {
-    select->ranges = local_ranges(select->ranges, partition, device);
+  if (rule.factors.at(factor).kind == FactorKind::kSelected) {
+    auto* select = std::get_if<SelectParams>(&params);
+    std::vector<IndexRange>& ranges = select ? select->ranges : std::get<SetSliceParams>(params).ranges;
+    ranges = local_ranges(ranges, partition, device);
   }
   if (auto* repeat = std::get_if<RepeatParams>(&params)) {
     const auto result = result_layout(rule, factor, partition);
     check(result.has_value(), "{} has no local parameters: its result cannot be split", node.name);
     repeat->shape = result->local_shape(repeat->shape, device);
+  }
+  if (int64_t* groups = groups_of(params); groups && *groups != 1 && Rule::axis_of(rule.sources[1], factor) == 2) {
+    const auto channels = operand_layout(rule, factor, partition, rule.sources[1]);
+    check(channels.has_value(), "{} has no local parameters: its channels cannot be split", node.name);
+    *groups = channels->local_shape(node.src[1]->shape, device)[2];
   }
   return params;
 }

@@ -108,7 +108,8 @@ class Parser {
     if (kind != FactorKind::kParallel) rest = rest.substr(1, 1);
     expect(rest.size() == 1 && rest[0] >= 'a' && rest[0] <= 'z', "a letter in '{}'", term);
     const bool plain = parsed.repeat == 1 && parsed.group == 1;
-    expect(kind != FactorKind::kSelected || std::holds_alternative<SelectParams>(node_.params),
+    expect(kind != FactorKind::kSelected || std::holds_alternative<SelectParams>(node_.params) ||
+               std::holds_alternative<SetSliceParams>(node_.params),
            "an op with index ranges for the selected '{}'", term);
     expect(plain || kind != FactorKind::kSelected, "no groups or repetitions of a selected factor, got '{}'", term);
     expect(axis_length % parsed.repeat == 0, "a multiple of {} as length of the axis '{}', got {}", parsed.repeat, term,

@@ -47,6 +47,10 @@ const Case kCases[] = {
      12 * 5.46875 * (2 + 8 / 5.46875 - 1), 48 * 5.46875},
     {"all experts", "weight %w f32 [4, 3, 2]\ninput %x f32 [4, 1, 3]\ninput %i i32 [2, 3]\n%n = mul_mat_id(%w, %x, %i)",
      24 * 4, 96},
+    // Each weight is multiplied by one column for each of 2 * 3 * 2 pixels.
+    {"a convolution", "weight %w f32 [3, 1, 2, 4]\ninput %x f32 [4, 3, 2, 2]\n%n = conv_2d(%w, %x)", 24 * 14.4, 96},
+    {"a transposed convolution with f16 weights",
+     "weight %w f16 [3, 1, 2, 4]\ninput %x f32 [2, 1, 4, 1]\n%n = conv_transpose_2d(%w, %x)", 24 * 3, 48},
     // For each of 3 heads, a cache row has a key of 2 * 8 bytes and a value of 2 * 4 bytes. The query attends to 4
     // rows.
     {"attention of one query",

@@ -1,63 +1,7 @@
-#include "tests/ops/op_cases.h"
-
-#include <fmt/format.h>
-
-#include "graph/ops/ops.h"
+#include "tests/ops/case_helpers.h"
 
 namespace shoal::test {
 namespace {
-
-constexpr DType kFloats[] = {DType::kF32, DType::kF16, DType::kBF16};
-
-/// Shapes for which kernels use different code: one element, rows shorter than a vector, odd lengths, rows of more than
-/// 1024 elements, many rows, and an empty shape. Weights with 16 or more rows may be packed.
-constexpr Shape kShapes[] = {{1, 1, 1, 1}, {3, 5, 1, 1}, {7, 3, 2, 2}, {1031, 2, 1, 1}, {64, 33, 3, 1}, {5, 0, 2, 1}};
-
-using Cases = std::vector<OpCase>;
-using Build = std::function<Tensor*(Graph&, TensorContext&)>;
-
-/// The rounding error that is allowed for a result of this dtype. The dtypes of the sources do not matter.
-Tolerance tolerance_of(DType dtype) {
-  if (dtype == DType::kF16) return {1e-6};
-  return {dtype == DType::kBF16 ? 1e-4 : 1e-11};
-}
-
-void add_case(Cases& cases, Op op, std::string name, Build build, Tolerance tolerance = tolerance_of(DType::kF32)) {
-  cases.push_back({op, std::move(name), std::move(build), tolerance});
-}
-
-std::string title(DType dtype, const Shape& shape) {
-  return fmt::format("{} {}", name_of(dtype), to_string(shape));
-}
-
-Tensor* plain(Graph& g, DType dtype, const Shape& shape, std::string name = "x") {
-  return g.input(std::move(name), dtype, shape);
-}
-/// A tensor of shape s with gaps between rows and elements. The tensor is a transposed slice of a larger tensor.
-Tensor* strided(Graph& g, DType dtype, const Shape& s, std::string name = "x") {
-  Tensor* whole = g.input(std::move(name), dtype, {s[1] + 2, s[0], s[2], s[3]});
-  return transpose(g, slice(g, whole, {0, 1, s[1]}));
-}
-
-/// Adds the cases of a row-wise or element-wise op. Each float dtype has a plain case for every shape class, and a
-/// strided case.
-template <class F>
-void add_float_cases(Cases& cases, Op op, const std::string& suffix, F&& node, bool result_has_dtype) {
-  for (const DType dtype : kFloats) {
-    const Tolerance tolerance = tolerance_of(result_has_dtype ? dtype : DType::kF32);
-    for (const Shape& shape : kShapes) {
-      add_case(
-          cases, op, title(dtype, shape) + suffix,
-          [=](Graph& g, TensorContext&) { return node(g, plain(g, dtype, shape)); }, tolerance);
-    }
-    add_case(
-        cases, op, std::string(name_of(dtype)) + " strided" + suffix,
-        [=](Graph& g, TensorContext&) {
-          return node(g, strided(g, dtype, {37, 6, 2, 2}));
-        },
-        tolerance);
-  }
-}
 
 // --- table look-ups and cache writes ---
 
@@ -302,6 +246,59 @@ void add_glu(Cases& cases) {
   }
 }
 
+struct WhereShapes {
+  const char* name;
+  Shape condition, a, b;
+};
+constexpr WhereShapes kWhereShapes[] = {
+    {"alike", {1031, 3, 2, 1}, {1031, 3, 2, 1}, {1031, 3, 2, 1}},
+    {"row of conditions", {130, 1, 1, 1}, {130, 5, 2, 2}, {130, 5, 2, 2}},
+    {"column of conditions", {1, 5, 2, 1}, {67, 5, 2, 1}, {67, 1, 1, 1}},
+    {"scalars", {64, 33, 3, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}},
+    {"outer", {1, 7, 1, 2}, {9, 1, 1, 1}, {1, 1, 3, 1}},
+    {"one element", {1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}},
+    {"empty", {4, 0, 1, 1}, {4, 1, 1, 1}, {1, 0, 2, 1}},
+};
+
+void add_compare(Cases& cases) {
+  for (int i = 0; i < static_cast<int>(CompareKind::kCount); ++i) {
+    const auto kind = static_cast<CompareKind>(i);
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
+      for (const BinaryShapes& shapes : kBinaryShapes) {
+        add_case(cases, Op::kCompare, fmt::format("{} {} kind {}", name_of(dtype), shapes.name, i),
+                 [=](Graph& g, TensorContext&) {
+                   return compare(g, plain(g, dtype, shapes.a, "a"), plain(g, dtype, shapes.b, "b"), kind);
+                 });
+      }
+      add_case(cases, Op::kCompare, fmt::format("{} strided kind {}", name_of(dtype), i),
+               [=](Graph& g, TensorContext&) {
+                 return compare(g, strided(g, dtype, {35, 4, 2, 2}, "a"), strided(g, dtype, {35, 1, 2, 1}, "b"), kind);
+               });
+    }
+    add_case(cases, Op::kCompare, fmt::format("equal elements kind {}", i), [=](Graph& g, TensorContext&) {
+      const auto signs = [&](DType dtype, Shape shape, const char* name) {
+        return unary(g, plain(g, dtype, shape, name), UnaryKind::kSgn);
+      };
+      return compare(g, signs(DType::kF32, {70, 5, 2, 1}, "a"), signs(DType::kBF16, {70, 5, 1, 1}, "b"), kind);
+    });
+  }
+}
+
+void add_where(Cases& cases) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
+    for (const WhereShapes& shapes : kWhereShapes) {
+      add_case(cases, Op::kWhere, fmt::format("{} {}", name_of(dtype), shapes.name), [=](Graph& g, TensorContext&) {
+        return where(g, plain(g, DType::kI32, shapes.condition, "c"), plain(g, dtype, shapes.a, "a"),
+                     plain(g, dtype, shapes.b, "b"));
+      });
+    }
+    add_case(cases, Op::kWhere, fmt::format("{} strided", name_of(dtype)), [=](Graph& g, TensorContext&) {
+      return where(g, strided(g, DType::kI32, {35, 4, 1, 2}, "c"), strided(g, dtype, {35, 4, 2, 2}, "a"),
+                   strided(g, dtype, {35, 1, 2, 1}, "b"));
+    });
+  }
+}
+
 // --- along rows ---
 
 void add_rows(Cases& cases) {
@@ -315,6 +312,15 @@ void add_rows(Cases& cases) {
       cases, Op::kArgmax, "", [](Graph& g, Tensor* x) { return argmax(g, x); }, false);
   add_case(cases, Op::kSumRows, "empty rows", [](Graph& g, TensorContext&) {
     return sum_rows(g, plain(g, DType::kF32, {0, 3, 1, 1}));
+  });
+  const auto sums = [](Graph& g, Tensor* x) { return cumsum(g, x); };
+  add_float_cases(cases, Op::kCumsum, "", sums, false);
+  for (const Shape& shape : kShapes) {
+    add_case(cases, Op::kCumsum, title(DType::kI32, shape),
+             [=](Graph& g, TensorContext&) { return cumsum(g, plain(g, DType::kI32, shape)); });
+  }
+  add_case(cases, Op::kCumsum, "i32 strided", [=](Graph& g, TensorContext&) {
+    return cumsum(g, strided(g, DType::kI32, {601, 6, 2, 2}));
   });
   for (const int64_t k : {0, 1, 2, 20}) {
     const auto build = [=](Graph& g, Tensor* x) { return top_k(g, x, std::min(k, x->shape[0])); };
@@ -479,6 +485,72 @@ void add_merge_attention(Cases& cases) {
   }
 }
 
+// --- images ---
+
+struct Conv2dSizes {
+  const char* name;
+  Shape w, x;  ///< [kw, kh, input channels per group, result channels] and [width, height, channels, batches]
+  ConvParams params;
+};
+const Conv2dSizes kConv2dSizes[] = {
+    {"3x3", {3, 3, 5, 7}, {17, 16, 5, 2}, {.pads = {1, 1, 1, 1}}},
+    {"1x1", {1, 1, 33, 20}, {8, 16, 33, 1}, {}},
+    {"strides", {3, 2, 4, 13}, {19, 16, 4, 1}, {.stride = {2, 3}}},
+    {"uneven pads", {4, 3, 2, 3}, {9, 5, 2, 2}, {.pads = {3, 0, 1, 5}}},
+    {"dilation", {3, 2, 3, 4}, {20, 9, 3, 1}, {.pads = {2, 1, 0, 2}, .dilation = {4, 3}}},
+    {"strides, dilation and pads", {3, 3, 3, 5}, {23, 11, 3, 2}, {{3, 2}, {7, 4, 2, 6}, {2, 5}}},
+    {"groups", {3, 3, 4, 9}, {12, 5, 12, 2}, {.pads = {1, 1, 1, 1}, .groups = 3}},
+    {"depthwise", {3, 3, 1, 18}, {32, 7, 18, 2}, {.pads = {1, 1, 1, 1}, .groups = 18}},
+    {"depthwise with 2 results per channel", {5, 2, 1, 12}, {10, 7, 6, 1}, {.stride = {2, 1}, .groups = 6}},
+    {"many terms", {3, 3, 130, 14}, {8, 9, 130, 1}, {.pads = {1, 1, 1, 1}}},
+    {"many channels", {1, 1, 6, 101}, {5, 3, 6, 2}, {}},
+    {"signal", {7, 1, 12, 5}, {1030, 1, 12, 1}, {.stride = {2, 1}, .pads = {3, 3, 0, 0}}},
+    {"only pads", {2, 2, 2, 2}, {1, 1, 2, 1}, {.pads = {9, 4, 3, 3}}},
+    {"no input channels", {3, 3, 0, 4}, {5, 5, 0, 1}, {}},
+    {"no result channels", {3, 3, 4, 0}, {5, 5, 4, 1}, {}},
+    {"no batches", {3, 3, 4, 2}, {5, 5, 4, 0}, {}},
+};
+
+struct ConvTransposeSizes {
+  const char* name;
+  Shape w, x;  ///< [kw, kh, result channels per group, input channels] and [width, height, channels, batches]
+  ConvTransposeParams params;
+};
+const ConvTransposeSizes kConvTransposeSizes[] = {
+    {"3x3", {3, 3, 7, 5}, {17, 16, 5, 2}, {.pads = {1, 1, 1, 1}}},
+    {"1x1", {1, 1, 20, 33}, {8, 16, 33, 1}, {}},
+    {"twice the size", {4, 4, 13, 6}, {16, 17, 6, 1}, {.stride = {2, 2}, .pads = {1, 1, 1, 1}}},
+    {"strides and uneven pads", {5, 4, 3, 4}, {7, 6, 4, 2}, {.stride = {3, 2}, .pads = {4, 0, 1, 3}}},
+    {"gaps between kernels", {2, 1, 3, 2}, {4, 3, 2, 1}, {.stride = {5, 3}}},
+    {"output pads", {3, 3, 2, 3}, {5, 4, 3, 1}, {.stride = {2, 3}, .output_pad = {1, 2}}},
+    {"dilation", {3, 2, 4, 3}, {10, 9, 3, 1}, {.pads = {2, 1, 0, 2}, .dilation = {4, 3}, .output_pad = {3, 0}}},
+    {"strides and dilation", {4, 3, 3, 2}, {6, 5, 2, 2}, {{4, 3}, {3, 1, 0, 5}, {6, 2}, {2, 1}}},
+    {"groups", {3, 3, 4, 9}, {6, 5, 9, 2}, {.stride = {2, 2}, .pads = {1, 1, 1, 1}, .groups = 3}},
+    {"depthwise", {4, 4, 1, 18}, {16, 7, 18, 2}, {.stride = {2, 2}, .pads = {1, 1, 1, 1}, .groups = 18}},
+    {"depthwise with 2 results per channel", {2, 3, 2, 6}, {10, 7, 6, 1}, {.stride = {2, 1}, .groups = 6}},
+    {"many terms", {4, 4, 14, 150}, {8, 5, 150, 1}, {.stride = {2, 2}, .pads = {1, 1, 1, 1}}},
+    {"many channels", {2, 2, 101, 3}, {5, 3, 3, 2}, {.stride = {2, 2}}},
+    {"signal", {16, 1, 5, 12}, {100, 1, 12, 1}, {.stride = {8, 1}, .pads = {4, 4, 0, 0}}},
+    {"no input channels", {3, 3, 4, 0}, {5, 5, 0, 1}, {}},
+    {"no result channels", {3, 3, 0, 4}, {5, 5, 4, 1}, {}},
+    {"no result", {3, 3, 4, 2}, {5, 5, 2, 1}, {.pads = {3, 4, 0, 0}}},
+};
+
+void add_convolutions(Cases& cases) {
+  const auto add = [&](Op op, const auto& n, auto&& build) {
+    for (const DType dtype : kFloats) {
+      add_case(cases, op, fmt::format("{} {}", name_of(dtype), n.name), [=](Graph& g, TensorContext& w) {
+        return build(g, w.add("w", dtype, n.w), plain(g, DType::kF32, n.x), n.params, "");
+      });
+      add_case(cases, op, fmt::format("{} {}, views", name_of(dtype), n.name), [=](Graph& g, TensorContext&) {
+        return build(g, strided(g, dtype, n.w, "w"), strided(g, DType::kF32, n.x), n.params, "");
+      });
+    }
+  };
+  for (const Conv2dSizes& n : kConv2dSizes) add(Op::kConv2d, n, conv_2d);
+  for (const ConvTransposeSizes& n : kConvTransposeSizes) add(Op::kConvTranspose2d, n, conv_transpose_2d);
+}
+
 // --- along tokens, with a state ---
 
 struct ConvSizes {
@@ -638,7 +710,9 @@ Cases make_cases() {
   Cases cases;
   for (void (*add_some)(Cases&) : {add_get_rows, add_set_rows, add_mul_mat, add_binary, add_elementwise, add_glu,
                                    add_rows, add_soft_max, add_rope, add_attention, add_attention_parts,
-                                   add_merge_attention, add_causal_conv, add_gated_delta, add_cast, add_movement}) {
+                                   add_merge_attention, add_causal_conv, add_gated_delta, add_cast, add_movement,
+                                   add_compare, add_where, add_pool, add_pad, add_upsample, add_extended_cases,
+                                   add_convolutions}) {
     add_some(cases);
   }
   return cases;

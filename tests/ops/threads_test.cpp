@@ -57,6 +57,16 @@ const std::multimap<Op, Make> kCases = {
        Tensor* rows = b.g.input("rows", DType::kF32, {512, 33, 3, 1});
        return set_rows(b.g, b.cache("c", DType::kQ8_0, {512, 64, 3, 1}), rows, b.integers("ids", 33));
      }},
+    {Op::kSetSlice,
+     [](Build b) {
+       Tensor* x = b.g.input("x", DType::kF32, {512, 33, 3, 1});
+       return set_slice(b.g, b.cache("c", DType::kQ8_0, {512, 64, 3, 1}), x, {1, 7, {}});
+     }},
+    {Op::kMulMat,
+     [](Build b) {
+       return mul_mat(b.g, b.weight(DType::kQ4_0, {512, 301, 1, 1}), b.g.input("x", DType::kF32, {512, 67, 1, 1}),
+                      {DType::kBF16});
+     }},
     {Op::kMulMat,
      [](Build b) {
        return mul_mat(b.g, b.weight(DType::kF16, {512, 301, 1, 1}), b.g.input("x", DType::kF32, {512, 1, 1, 1}));
@@ -85,6 +95,28 @@ const std::multimap<Op, Make> kCases = {
        return clamp(b.g, b.x(), {-0.1f, 0.2f});
      }},
     {Op::kGlu, [](Build b) { return glu(b.g, b.x(), b.x(DType::kF32, "up"), GluKind::kGegluQuick); }},
+    {Op::kCompare, [](Build b) { return compare(b.g, b.x(DType::kF16), b.y(), CompareKind::kLess); }},
+    {Op::kWhere,
+     [](Build b) {
+       return where(b.g, b.g.input("c", DType::kI32, {1, b.shape[1], b.shape[2], 1}), b.x(), b.y());
+     }},
+    {Op::kPool2d,
+     [](Build b) {
+       const PoolParams params{PoolKind::kAverage, {3, 1}, {2, 1}, {1, 0, 0, 0}};
+       return pool_2d(b.g, b.x(), params);
+     }},
+    {Op::kPad,
+     [](Build b) {
+       return pad(b.g, b.x(DType::kBF16), {{3, 0, 1, 0}, {0, 2, 0, 0}, PadMode::kEdge});
+     }},
+    {Op::kUpsample,
+     [](Build b) {
+       return upsample(b.g, b.x(), {{b.shape[0] + 3, 2 * b.shape[1]}, UpsampleMode::kNearest});
+     }},
+    {Op::kUpsample,
+     [](Build b) {
+       return upsample(b.g, b.x(), {{b.shape[0] + 3, 2 * b.shape[1]}, UpsampleMode::kBilinear});
+     }},
     {Op::kSoftMax, [](Build b) { return soft_max(b.g, b.x(), nullptr, nullptr, {2}); }},
     {Op::kRope,
      [](Build b) {
@@ -98,6 +130,21 @@ const std::multimap<Op, Make> kCases = {
      [](Build b) {
        return merge_attention(b.g, b.g.input("parts", DType::kF32, {257, 64, 37, 3}),
                               b.g.input("lse", DType::kF32, {3, 64, 37, 1}));
+     }},
+    {Op::kConv2d,
+     [](Build b) {
+       return conv_2d(b.g, b.weight(DType::kF16, {3, 3, 70, 101}), b.g.input("x", DType::kF32, {33, 9, 70, 1}),
+                      {.pads = {1, 1, 1, 1}});
+     }},
+    {Op::kConv2d,
+     [](Build b) {
+       return conv_2d(b.g, b.weight(DType::kF32, {3, 3, 1, 64}), b.g.input("x", DType::kF32, {33, 19, 64, 1}),
+                      {.stride = {2, 2}, .groups = 64});
+     }},
+    {Op::kConvTranspose2d,
+     [](Build b) {
+       return conv_transpose_2d(b.g, b.weight(DType::kF32, {4, 4, 101, 70}),
+                                b.g.input("x", DType::kF32, {17, 9, 70, 1}), {.stride = {2, 2}, .pads = {1, 1, 1, 1}});
      }},
     {Op::kCausalConv,
      [](Build b) {

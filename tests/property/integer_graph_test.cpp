@@ -39,9 +39,11 @@ std::set<std::string> features(const RandomCase& one) {
       if (!node->src[2]->is_leaf()) found.insert("experts by computed ids");
       if (!std::get<SelectParams>(node->params).ranges.empty()) found.insert("experts in ranges");
     }
-    if (node->op == Op::kSetRows) {
+    if (node->op == Op::kSlice && std::get<SliceParams>(node->params).step > 1) found.insert("slice with a step");
+    if (info(node->op).alias == Alias::kWrites) {
       found.insert(fmt::format("write of {}", name_of(node->dtype)));
-      found.insert(fmt::format("ids of {}", name_of(node->src[2]->dtype)));
+      if (node->op == Op::kSetRows) found.insert(fmt::format("ids of {}", name_of(node->src[2]->dtype)));
+      if (node->op == Op::kSetRows && node->src[2]->rows() > 1) found.insert("ids per head or batch");
       if (!written.insert(node->storage()).second) found.insert("second write");
     } else if (x.role == Role::kCache) {
       found.insert("cache read before it is written");
@@ -96,6 +98,9 @@ TEST(IntegerCases, ContainEveryFeature) {
                               "mul_mat_id",
                               "get_rows",
                               "set_rows",
+                              "set_slice",
+                              "slice with a step",
+                              "ids per head or batch",
                               "add",
                               "sub",
                               "mul",

@@ -118,6 +118,15 @@ std::vector<Misuse> graphs() {
       with_graph(
           "InvalidGluKind", [](Graph& g, In x, In) { glu(g, x, x, static_cast<GluKind>(99)); }, "number 99"),
       with_graph(
+          "InvalidCompareKind", [](Graph& g, In x, In) { compare(g, x, x, static_cast<CompareKind>(9)); }, "number 9"),
+      with_graph(
+          "InvalidPoolKind", [](Graph& g, In x, In) { pool_2d(g, x, {static_cast<PoolKind>(9)}); }, "number 9"),
+      with_graph(
+          "InvalidPadMode", [](Graph& g, In x, In) { pad(g, x, {.mode = static_cast<PadMode>(9)}); }, "number 9"),
+      with_graph(
+          "InvalidUpsampleMode",
+          [](Graph& g, In x, In) { upsample(g, x, {{4, 4}, static_cast<UpsampleMode>(9)}); }, "number 9"),
+      with_graph(
           "InvalidCollective", [](Graph& g, In x, In) { collective(g, static_cast<Collective>(77), x, {}); }, "77"),
       with_graph(
           "NodeWithoutSource", [](Graph& g, In x, In) { add(g, x, nullptr); }, "source 1 is missing"),

@@ -66,7 +66,9 @@ class Features {
     if (node.dtype != DType::kF32) found_.insert(op + " to " + std::string(name_of(node.dtype)));
     if (node.op == Op::kUnary) found_.insert(kind_of(op, std::get<UnaryParams>(node.params).kind));
     if (node.op == Op::kGlu) found_.insert(kind_of(op, std::get<GluParams>(node.params).kind));
+    if (node.op == Op::kSlice && std::get<SliceParams>(node.params).step > 1) found_.insert("slice with a step");
     if (node.op == Op::kSetRows) {
+      if (node.src[2]->rows() > 1) found_.insert("set_rows with ids per head or batch");
       if (node.src[0]->op == Op::kSetRows) found_.insert("set_rows of set_rows");
       if (node.src[2]->dtype == DType::kI64) found_.insert("set_rows with i64 ids");
     }
@@ -88,6 +90,8 @@ class Features {
 
   void add_attention(const Tensor& node) {
     const Tensor* k = node.src[1];
+    if (node.src[4] != nullptr && node.src[4]->shape[2] > 1) found_.insert("attention with a mask per head");
+    if (node.src[4] != nullptr && node.src[4]->shape[3] > 1) found_.insert("attention with a mask per batch");
     bool view = false;
     for (; is_view(k->op); k = k->src[0]) view = true;
     if (node.src[2]->storage() == node.src[1]->storage()) found_.insert("attention to values that are parts of keys");
@@ -129,6 +133,16 @@ TEST(RandomCases, ContainEveryFeature) {
                                "experts by computed ids",
                                "set_rows of set_rows",
                                "set_rows with i64 ids",
+                               "set_rows with ids per head or batch",
+                               "attention with a mask per head",
+                               "attention with a mask per batch",
+                               "slice with a step",
+                               "mul_mat to f16",
+                               "mul_mat to bf16",
+                               "rms_norm to f16",
+                               "rms_norm to bf16",
+                               "layer_norm to f16",
+                               "layer_norm to bf16",
                                "attention to a view of a written cache",
                                "attention to a written cache",
                                "attention to values that are parts of keys",

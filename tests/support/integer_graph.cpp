@@ -260,7 +260,12 @@ class Generator {
       cache = &caches_.back();
       if (pick(4) == 0) read(*cache);  // reads rows that earlier runs have written
     }
-    *cache = set_rows(graph_, *cache, x.tensor, ids("slots", (*cache)->shape[1], {s[1], 1, 1, 1}));
+    if (pick(3) == 0) {
+      *cache = set_slice(graph_, *cache, x.tensor, {1, pick((*cache)->shape[1] - s[1] + 1), {}});
+    } else {
+      const Shape each{s[1], pick(4) ? 1 : s[2], pick(4) ? 1 : s[3], 1};
+      *cache = set_rows(graph_, *cache, x.tensor, ids("slots", (*cache)->shape[1], each));
+    }
     if (pick(3) != 0) read(*cache);
   }
 
@@ -357,8 +362,8 @@ class Generator {
   void make_slice() {
     const Value x = any();
     const int axis = static_cast<int>(pick(4));
-    const int64_t length = x.tensor->shape[axis], begin = pick(length);
-    keep(slice(graph_, x.tensor, {axis, begin, 1 + pick(length - begin)}), x.bound);
+    const int64_t length = x.tensor->shape[axis], begin = pick(length), step = pick(3) ? 1 : 1 + pick(3);
+    keep(slice(graph_, x.tensor, {axis, begin, 1 + pick((length - begin - 1) / step + 1), step}), x.bound);
   }
 
   void make_permute() {
@@ -390,7 +395,7 @@ class Generator {
     for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
       const bool stale = written.contains((*node)->storage());
       if (!stale && (!used.contains(*node) || pick(6) == 0)) graph_.output(*node);
-      if ((*node)->op == Op::kSetRows) written.insert((*node)->storage());
+      if (info((*node)->op).alias == Alias::kWrites) written.insert((*node)->storage());
     }
   }
 

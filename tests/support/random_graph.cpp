@@ -172,7 +172,9 @@ class Generator {
         &Generator::make_reshape,  &Generator::make_slice,    &Generator::make_slice,    &Generator::make_permute,
         &Generator::make_permute,  &Generator::make_fused,    &Generator::make_fused,    &Generator::make_cached,
         &Generator::make_norm,     &Generator::make_half,     &Generator::make_integers, &Generator::make_integers,
-        &Generator::make_fill,     &Generator::make_conv,     &Generator::make_delta,    &Generator::make_parts};
+        &Generator::make_pool,     &Generator::make_pad,      &Generator::make_upsample, &Generator::make_where,
+        &Generator::make_cumsum,   &Generator::make_fill,     &Generator::make_conv,     &Generator::make_delta,
+        &Generator::make_parts,    &Generator::make_image,    &Generator::make_image};
     (this->*kMakers[pick(static_cast<int>(std::size(kMakers)))])();
   }
 
@@ -184,8 +186,13 @@ class Generator {
     const int64_t d = pick(2) ? 1 : s[3];
     const int64_t m[] = {1, 2, 3, 4, 6, 8, 32, 64};
     Tensor* w = operand("w", random_float(blocks), {s[0], pick(60) == 0 ? 0 : m[pick(8)], c, d});
-    keep(mul_mat(graph_, w, x.tensor), false, x.magnitude * std::max<double>(1, static_cast<double>(s[0]) / 4));
+    const ProductParams params{pick(6) ? DType::kF32 : rounding(pick(2) ? DType::kF16 : DType::kBF16)};
+    const double magnitude = x.magnitude * std::max<double>(1, static_cast<double>(s[0]) / 4);
+    if (params.dtype == DType::kF16 && magnitude > 1000) return;  // larger sums could overflow
+    keep(as_f32(mul_mat(graph_, w, x.tensor, params)), false, magnitude);
   }
+
+  Tensor* as_f32(Tensor* x) { return x->dtype == DType::kF32 ? x : cast(graph_, x, DType::kF32); }
 
   void make_pair_mat() {
     const Value a = any(), b = any();
@@ -287,7 +294,9 @@ class Generator {
     const Value x = any();
     // The elements of a short row can be almost equal. Normalising such a row would amplify rounding errors.
     if (x.tensor->shape[0] < 4) return;
-    keep(pick(3) ? rms_norm(graph_, x.tensor, {1e-2f}) : layer_norm(graph_, x.tensor, {1e-1f}), x.exact, 3);
+    const DType dtype = pick(6) ? DType::kF32 : rounding(pick(2) ? DType::kF16 : DType::kBF16);
+    Tensor* norm = pick(3) ? rms_norm(graph_, x.tensor, {1e-2f, dtype}) : layer_norm(graph_, x.tensor, {1e-1f, dtype});
+    keep(as_f32(norm), x.exact && dtype == DType::kF32, 3);
   }
 
   void make_soft_max() {
@@ -370,8 +379,11 @@ class Generator {
 
   /// Writes `rows` into a cache. With a probability of 1/4, also writes other rows into the same cache.
   Tensor* write(Tensor* cache, Tensor* rows) {
-    const auto slots = [&] { return ids("slots", cache->shape[1], {rows->shape[1], 1, 1, 1}); };
-    Tensor* written = set_rows(graph_, cache, rows, slots());
+    const Shape& s = rows->shape;
+    const auto slots = [&] { return ids("slots", cache->shape[1], {s[1], pick(4) ? 1 : s[2], pick(4) ? 1 : s[3], 1}); };
+    const bool in_order = s[1] <= cache->shape[1] && pick(4) == 0;
+    Tensor* written = in_order ? set_slice(graph_, cache, rows, {1, pick(cache->shape[1] - s[1] + 1), {}})
+                               : set_rows(graph_, cache, rows, slots());
     if (pick(4) != 0) return written;
     const bool exact = traits(cache->dtype).is_quantized;
     Tensor* more = exact ? graph_.input(name("x"), DType::kF32, rows->shape) : fresh(rows->shape).tensor;
@@ -420,7 +432,8 @@ class Generator {
     AttentionParams params{0.3f, pick(3) ? 0.0f : 5.0f, pick(2) == 0, 0};
     if (params.causal && pick(3) == 0) params.window = 2;
     Tensor* positions = params.causal ? ids("pos", rows, {s[1], 1, 1, 1}) : nullptr;
-    Tensor* mask = pick(3) == 0 ? fresh({rows, s[1], 1, 1}, "x", half_or_single()).tensor : nullptr;
+    const Shape seen{rows, s[1], pick(2) ? 1 : s[2], pick(2) ? 1 : s[3]};
+    Tensor* mask = pick(3) == 0 ? fresh(seen, "x", half_or_single()).tensor : nullptr;
     Tensor* sinks = pick(3) == 0 ? fresh({s[2], 1, 1, 1}).tensor : nullptr;
     keep(attention(graph_, q.tensor, k, v, positions, mask, sinks, params), false, 2);
   }
@@ -502,6 +515,36 @@ class Generator {
     keep(gated_delta(graph_, fresh(keys).tensor, k, in_rows(x.tensor), decay, beta, state, text_positions(s[2]),
                      {pick(2) == 0}),
          false, 2 * static_cast<double>(s[0]) * std::max(1.0, x.magnitude));
+  }
+
+  /// A convolution with 1 group, with as many groups as channels or with 2 groups, or group_norm.
+  void make_image() {
+    const Value x = any();
+    const Shape& s = x.tensor->shape;
+    if (s[2] > 8 || x.tensor->empty()) return;
+    const bool pairs = s[2] % 2 == 0;
+    if (pick(4) == 0 && s[0] * s[1] >= 4) {
+      return keep(group_norm(graph_, dense(x.tensor), pairs && pick(2) ? s[2] / 2 : 1, {1e-1f}), false, 3);
+    }
+    const int64_t groups = pick(3) != 0 ? 1 : pairs && pick(3) == 0 ? 2 : s[2], part = s[2] / groups;
+    const std::array<int64_t, 2> stride{1 + pick(2), 1 + pick(2)}, dilation{1 + pick(2), 1 + pick(2)};
+    const int64_t kw = 1 + pick(3), kh = s[1] == 1 && pick(2) ? 1 : 1 + pick(3), more = 1 + pick(groups == 1 ? 5 : 2);
+    const double magnitude = x.magnitude * std::max(1.0, static_cast<double>(kw * kh * part) / 4);
+    if (pick(2)) {
+      Tensor* w = operand("w", random_float(false), {kw, kh, more, s[2]});
+      return keep(conv_transpose_2d(graph_, w, x.tensor, {stride, {0, 0, 0, 0}, dilation, {0, 0}, groups}), false,
+                  magnitude);
+    }
+    const int64_t reach0 = dilation[0] * (kw - 1), reach1 = dilation[1] * (kh - 1);  // the pads fit every window
+    const ConvParams params{stride, {reach0, pick(2), pick(2), reach1}, dilation, groups};
+    if (s[1] == 1 && s[3] == 1 && kh == 1 && pick(2)) {
+      Tensor* signal = reshape(graph_, dense(x.tensor), {s[0], s[2], 1, 1});
+      Tensor* w = operand("w", random_float(false), {kw, part, more * groups, 1});
+      const ConvParams along{{stride[0], 1}, {reach0, 1, 0, 0}, {dilation[0], 1}, groups};
+      return keep(conv_1d(graph_, w, signal, along), false, magnitude);
+    }
+    Tensor* w = operand("w", random_float(false), {kw, kh, part, more * groups});
+    keep(conv_2d(graph_, w, x.tensor, params), false, magnitude);
   }
 
   void make_cast() {
@@ -592,6 +635,66 @@ class Generator {
     keep(fill(graph_, params), 8);
   }
 
+  void make_pool() {
+    const Value x = any();
+    const Shape& s = x.tensor->shape;
+    if (s[0] == 0 || s[1] == 0) return;
+    PoolParams params{static_cast<PoolKind>(pick(2))};
+    params.count_pads = pick(2) == 0;
+    for (const int axis : {0, 1}) {
+      params.kernel[axis] = 1 + pick(std::min<int64_t>(s[axis], 3));
+      params.stride[axis] = 1 + pick(2);
+      for (const int end : {0, 1}) params.pads[2 * axis + end] = pick(params.kernel[axis]);
+    }
+    keep(pool_2d(graph_, x.tensor, params), x.exact, x.magnitude);
+  }
+
+  void make_pad() {
+    const Value x = any();
+    const Shape& s = x.tensor->shape;
+    PadParams params;
+    params.mode = static_cast<PadMode>(pick(3));
+    if (pick(2)) params.value = 0.5f;
+    for (int axis = 0; axis < kMaxDims; ++axis) {
+      const int64_t most = params.mode == PadMode::kReflect ? std::max<int64_t>(s[axis] - 1, 0) : s[axis] > 0 ? 2 : 0;
+      for (auto* ends : {&params.before, &params.after})
+        (*ends)[axis] = pick(3) == 0 ? pick(1 + std::min<int64_t>(most, 2)) : 0;
+    }
+    keep(pad(graph_, x.tensor, params), x.exact, std::max(x.magnitude, 0.5));
+  }
+
+  void make_upsample() {
+    const Value x = any();
+    if (x.tensor->empty()) return;
+    const UpsampleParams params{{1 + pick(12), 1 + pick(8)}, static_cast<UpsampleMode>(pick(3))};
+    keep(upsample(graph_, x.tensor, params), x.exact, x.magnitude);
+  }
+
+  void make_cumsum() {
+    if (!integers_.empty() && pick(3) == 0) {
+      const Integers x = integers_[pick(static_cast<int>(integers_.size()))];
+      return keep(cumsum(graph_, x.tensor), x.magnitude * std::max<int64_t>(1, x.tensor->shape[0]));
+    }
+    const Value x = any();
+    keep(cumsum(graph_, x.tensor), x.exact,
+         x.magnitude * static_cast<double>(std::max<int64_t>(1, x.tensor->shape[0])));
+  }
+
+  /// Adds where. The condition is a leaf or compares exact values.
+  void make_where() {
+    const Value x = any(), y = partner(x), limit = partner(x);
+    const auto kind = static_cast<CompareKind>(pick(static_cast<int>(CompareKind::kCount)));
+    Tensor* condition = nullptr;
+    if (x.exact && limit.exact && pick(3) != 0) {
+      condition = compare(graph_, x.tensor, limit.tensor, kind);
+      if (pick(3) == 0) integers_.push_back({condition, 1});
+    } else {
+      condition = ids("ids", 2, broadcast(x.tensor->shape));
+      if (pick(3) == 0) condition = compare(graph_, condition, integer_leaf({1, 1, 1, 1}), kind);
+    }
+    keep(where(graph_, condition, x.tensor, y.tensor), x.exact && y.exact, std::max(x.magnitude, y.magnitude));
+  }
+
   void make_concat() {
     const Value x = any();
     const int axis = pick(4);
@@ -639,8 +742,9 @@ class Generator {
     const int axis = pick(4);
     const int64_t length = x.tensor->shape[axis];
     const int64_t begin = length == 0 ? 0 : pick(length);
-    const int64_t part = begin == length || pick(30) == 0 ? 0 : 1 + pick(length - begin);
-    keep(slice(graph_, x.tensor, {axis, begin, part}), x.exact, x.magnitude);
+    const int64_t step = pick(3) ? 1 : 1 + pick(3);
+    const int64_t part = begin == length || pick(30) == 0 ? 0 : 1 + pick((length - begin - 1) / step + 1);
+    keep(slice(graph_, x.tensor, {axis, begin, part, step}), x.exact, x.magnitude);
   }
 
   void make_permute() {

@@ -16,9 +16,12 @@ std::vector<int64_t> integers(const Tensor& leaf, std::mt19937_64& rng) {
   std::vector<int64_t> values(static_cast<size_t>(leaf.elements()));
   if (kind == "slots") {
     std::vector<int64_t> all(static_cast<size_t>(range));
-    std::iota(all.begin(), all.end(), 0);
-    std::shuffle(all.begin(), all.end(), rng);
-    std::copy_n(all.begin(), std::min(all.size(), values.size()), values.begin());
+    const auto count = static_cast<size_t>(leaf.shape[0]);
+    for (size_t at = 0; at < values.size(); at += count) {  // the ids of each row are distinct
+      std::iota(all.begin(), all.end(), 0);
+      std::shuffle(all.begin(), all.end(), rng);
+      std::copy_n(all.begin(), std::min(all.size(), count), values.begin() + static_cast<ptrdiff_t>(at));
+    }
     return values;
   }
   for (int64_t& value : values) value = static_cast<int64_t>(rng() % static_cast<uint64_t>(range));

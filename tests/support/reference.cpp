@@ -100,10 +100,22 @@ Array get_rows(const Tensor& node, const Sources& src) {
 
 Array set_rows(const Tensor& node, const Sources& src) {
   Array cache = *src[0];
+  const Array& ids = *src[2];
   for_each(src[1]->shape, [&](const Index& i) {
-    const auto id = static_cast<int64_t>((*src[2])[{i[1], 0, 0, 0}]);
+    const int64_t own2 = ids.shape[1] == 1 ? 0 : i[2], own3 = ids.shape[2] == 1 ? 0 : i[3];
+    const auto id = static_cast<int64_t>(ids[{i[1], own2, own3, 0}]);
     const int64_t row = local_row(params<SelectParams>(node), cache.shape[1], id);
     if (row >= 0) cache[with(i, 1, row)] = (*src[1])[i];
+  });
+  return cache;
+}
+
+Array set_slice(const Tensor& node, const Sources& src) {
+  Array cache = *src[0];
+  const auto& p = params<SetSliceParams>(node);
+  for_each(src[1]->shape, [&](const Index& i) {
+    const int64_t at = local_row({p.ranges}, cache.shape[p.axis], p.begin + i[p.axis]);
+    if (at >= 0) cache[with(i, p.axis, at)] = (*src[1])[i];
   });
   return cache;
 }
@@ -126,13 +138,38 @@ Array mul_mat_id(const Tensor& node, const Sources& src) {
   });
 }
 
+double broadcast_at(const Array& array, Index i) {
+  for (int axis = 0; axis < kMaxDims; ++axis) i[axis] = array.shape[axis] == 1 ? 0 : i[axis];
+  return array[i];
+}
+
 template <class F>
 Array binary(const Tensor& node, const Sources& src) {
-  const auto at = [](const Array& array, Index i) {
-    for (int axis = 0; axis < kMaxDims; ++axis) i[axis] = array.shape[axis] == 1 ? 0 : i[axis];
-    return array[i];
-  };
-  return tabulate(node.shape, [&](const Index& i) { return F{}(at(*src[0], i), at(*src[1], i)); });
+  return tabulate(node.shape,
+                  [&](const Index& i) -> double { return F{}(broadcast_at(*src[0], i), broadcast_at(*src[1], i)); });
+}
+
+Array compare(const Tensor& node, const Sources& src) {
+  switch (params<CompareParams>(node).kind) {
+    case CompareKind::kEqual:
+      return binary<std::equal_to<>>(node, src);
+    case CompareKind::kNotEqual:
+      return binary<std::not_equal_to<>>(node, src);
+    case CompareKind::kLess:
+      return binary<std::less<>>(node, src);
+    case CompareKind::kLessEqual:
+      return binary<std::less_equal<>>(node, src);
+    case CompareKind::kGreater:
+      return binary<std::greater<>>(node, src);
+    default:
+      return binary<std::greater_equal<>>(node, src);
+  }
+}
+
+Array where(const Tensor& node, const Sources& src) {
+  return tabulate(node.shape, [&](const Index& i) {
+    return broadcast_at(*src[0], i) != 0 ? broadcast_at(*src[1], i) : broadcast_at(*src[2], i);
+  });
 }
 
 double sigmoid(double x) {
@@ -355,7 +392,9 @@ double attention_score(const Tensor& node, const Sources& src, const Index& quer
   const int64_t of = q.shape[3] == 1 ? 0 : z;
   double score = p.scale * dot(q.row({0, t, h, of}), k.row({0, row, h / (q.shape[2] / k.shape[2]), z}));
   if (p.softcap > 0) score = p.softcap * std::tanh(score / p.softcap);
-  return src[4] ? score + (*src[4])[{row, t, 0, 0}] : score;
+  if (!src[4]) return score;
+  const Array& mask = *src[4];
+  return score + mask[{row, t, mask.shape[2] == 1 ? 0 : h, mask.shape[3] == 1 ? 0 : z}];
 }
 
 double log_sum_exp(const Values& values) {
@@ -431,6 +470,40 @@ Array causal_conv(const Tensor& node, const Sources& src) {
   return result;
 }
 
+/// Sums the products of the definition in graph/ops/ops.h for each result element.
+Array conv_2d(const Tensor& node, const Sources& src) {
+  const Array &w = *src[0], &x = *src[1];
+  const auto& p = params<ConvParams>(node);
+  return tabulate(node.shape, [&](const Index& at) {
+    double sum = 0;
+    for_each({w.shape[0], w.shape[1], w.shape[2], 1}, [&](const Index& tap) {
+      const int64_t group = at[2] / (w.shape[3] / p.groups);
+      const Index from{at[0] * p.stride[0] - p.pads[0] + tap[0] * p.dilation[0],
+                       at[1] * p.stride[1] - p.pads[2] + tap[1] * p.dilation[1], group * w.shape[2] + tap[2], at[3]};
+      if (from[0] < 0 || from[0] >= x.shape[0] || from[1] < 0 || from[1] >= x.shape[1]) return;
+      sum += w[with(tap, 3, at[2])] * x[from];
+    });
+    return sum;
+  });
+}
+
+/// Adds the products of each element of x to the results.
+Array conv_transpose_2d(const Tensor& node, const Sources& src) {
+  const Array &w = *src[0], &x = *src[1];
+  const auto& p = params<ConvTransposeParams>(node);
+  Array result(node.shape);
+  for_each(x.shape, [&](const Index& at) {
+    for_each({w.shape[0], w.shape[1], w.shape[2], 1}, [&](const Index& tap) {
+      const int64_t group = at[2] / (w.shape[3] / p.groups);
+      const Index to{at[0] * p.stride[0] - p.pads[0] + tap[0] * p.dilation[0],
+                     at[1] * p.stride[1] - p.pads[2] + tap[1] * p.dilation[1], group * w.shape[2] + tap[2], at[3]};
+      if (to[0] < 0 || to[0] >= node.shape[0] || to[1] < 0 || to[1] >= node.shape[1]) return;
+      result[to] += w[with(tap, 3, at[2])] * x[at];
+    });
+  });
+  return result;
+}
+
 /// The state of one head, with the axes [key element, value element].
 class DeltaState {
  public:
@@ -481,6 +554,81 @@ Array gated_delta(const Tensor& node, const Sources& src) {
   return result;
 }
 
+Array cumsum(const Tensor& node, const Sources& src) {
+  Array result = *src[0];
+  for_each(node.shape, [&](const Index& i) {
+    if (i[0] > 0) result[i] += result[with(i, 0, i[0] - 1)];
+  });
+  return result;
+}
+
+/// The elements of each window that are inside the image.
+Array pool_2d(const Tensor& node, const Sources& src) {
+  const auto& p = params<PoolParams>(node);
+  const Array& x = *src[0];
+  return tabulate(node.shape, [&](const Index& i) {
+    Values inside;
+    for (int64_t kx = 0; kx < p.kernel[0]; ++kx) {
+      for (int64_t ky = 0; ky < p.kernel[1]; ++ky) {
+        const Index at{i[0] * p.stride[0] + kx - p.pads[0], i[1] * p.stride[1] + ky - p.pads[2], i[2], i[3]};
+        if (at[0] >= 0 && at[0] < x.shape[0] && at[1] >= 0 && at[1] < x.shape[1]) inside.push_back(x[at]);
+      }
+    }
+    if (p.kind == PoolKind::kMax) return *std::max_element(inside.begin(), inside.end());
+    const auto all = p.count_pads ? p.kernel[0] * p.kernel[1] : static_cast<int64_t>(inside.size());
+    return std::accumulate(inside.begin(), inside.end(), 0.0) / static_cast<double>(all);
+  });
+}
+
+/// Extends one axis after another.
+Array pad(const Tensor& node, const Sources& src) {
+  const auto& p = params<PadParams>(node);
+  Array result = *src[0];
+  for (int axis = 0; axis < kMaxDims; ++axis) {
+    const int64_t before = p.before[axis], length = result.shape[axis];
+    const Array from = std::exchange(result, Array({0, 0, 0, 0}));
+    Shape shape = from.shape;
+    shape[axis] = node.shape[axis];
+    result = tabulate(shape, [&](const Index& i) {
+      int64_t at = i[axis] - before;
+      if (p.mode == PadMode::kReflect && at < 0) at = -at;
+      if (p.mode == PadMode::kReflect && at >= length) at = 2 * length - 2 - at;
+      if (p.mode == PadMode::kEdge) at = std::clamp<int64_t>(at, 0, length - 1);
+      return at >= 0 && at < length ? from[with(i, axis, at)] : static_cast<double>(p.value);
+    });
+  }
+  return result;
+}
+
+/// Position of element i of the result on an axis of the source, as in torch.nn.functional.interpolate.
+double source_position(UpsampleMode mode, int64_t i, double length, double size) {
+  const auto index = static_cast<double>(i);
+  if (mode == UpsampleMode::kNearest)
+    return static_cast<double>(i * static_cast<int64_t>(length) / static_cast<int64_t>(size));
+  if (mode == UpsampleMode::kCorners) return size > 1 ? index * (length - 1) / (size - 1) : 0;
+  return std::clamp((index + 0.5) * length / size - 0.5, 0.0, length - 1);
+}
+
+/// Interpolates one axis after another.
+Array upsample(const Tensor& node, const Sources& src) {
+  Array result = *src[0];
+  for (const int axis : {0, 1}) {
+    const Array from = std::exchange(result, Array({0, 0, 0, 0}));
+    const int64_t length = from.shape[axis];
+    Shape shape = from.shape;
+    shape[axis] = node.shape[axis];
+    result = tabulate(shape, [&](const Index& i) {
+      const double position = source_position(params<UpsampleParams>(node).mode, i[axis], static_cast<double>(length),
+                                              static_cast<double>(shape[axis]));
+      const auto low = static_cast<int64_t>(std::floor(position));
+      const double weight = position - std::floor(position);
+      const double at_low = from[with(i, axis, low)], at_high = from[with(i, axis, std::min(low + 1, length - 1))];
+      return at_low * (1 - weight) + at_high * weight;
+    });
+  }
+  return result;
+}
+
 Array same(const Tensor& node, const Sources& src) {
   return {node.shape, src[0]->values};
 }
@@ -517,7 +665,7 @@ Array fill(const Tensor& node, const Sources&) {
 
 Array slice(const Tensor& node, const Sources& src) {
   const auto& p = params<SliceParams>(node);
-  return tabulate(node.shape, [&](const Index& i) { return (*src[0])[with(i, p.axis, p.begin + i[p.axis])]; });
+  return tabulate(node.shape, [&](const Index& i) { return (*src[0])[with(i, p.axis, p.begin + i[p.axis] * p.step)]; });
 }
 
 Array permute(const Tensor& node, const Sources& src) {
@@ -533,6 +681,7 @@ Array permute(const Tensor& node, const Sources& src) {
 const std::map<Op, Eval> kEvals = {
     {Op::kGetRows, get_rows},
     {Op::kSetRows, set_rows},
+    {Op::kSetSlice, set_slice},
     {Op::kMulMat, mul_mat},
     {Op::kMulMatId, mul_mat_id},
     {Op::kAdd, binary<std::plus<>>},
@@ -543,15 +692,23 @@ const std::map<Op, Eval> kEvals = {
     {Op::kUnary, unary},
     {Op::kClamp, clamp},
     {Op::kGlu, glu},
+    {Op::kCompare, compare},
+    {Op::kWhere, where},
     {Op::kRmsNorm, rms_norm},
     {Op::kLayerNorm, layer_norm},
     {Op::kSoftMax, soft_max},
     {Op::kRope, rope},
     {Op::kSumRows, sum_rows},
+    {Op::kCumsum, cumsum},
     {Op::kArgmax, best},
     {Op::kTopK, best},
     {Op::kAttention, attention},
     {Op::kMergeAttention, merge_attention},
+    {Op::kPool2d, pool_2d},
+    {Op::kPad, pad},
+    {Op::kUpsample, upsample},
+    {Op::kConv2d, conv_2d},
+    {Op::kConvTranspose2d, conv_transpose_2d},
     {Op::kCausalConv, causal_conv},
     {Op::kGatedDelta, gated_delta},
     {Op::kCast, cast},
@@ -564,15 +721,19 @@ const std::map<Op, Eval> kEvals = {
     {Op::kPermute, permute},
 };
 
-/// The values of all tensors during a run. After set_rows writes to a cache, all views of the cache have the new
-/// values.
+/// Whether the op writes into an existing cache (set_rows, set_slice).
+bool writes(const Tensor& node) {
+  return info(node.op).alias == Alias::kWrites;
+}
+
+/// The values of all tensors during a run. After an op writes to a cache, all views of the cache have the new values.
 class Evaluation {
  public:
   explicit Evaluation(TensorValues leaves) : values_(std::move(leaves)) {}
 
   const Values& run(const Tensor& node) {
     Values result = stored(node, evaluate(node));
-    if (node.op == Op::kSetRows) values_.at(node.storage()) = result;
+    if (writes(node)) values_.at(node.storage()) = result;
     return values_[&node] = std::move(result);
   }
 
@@ -603,7 +764,7 @@ class Evaluation {
   }
 
   Array present(const Tensor& tensor) const {
-    if (tensor.op == Op::kSetRows) return {tensor.shape, values_.at(tensor.storage())};
+    if (writes(tensor)) return {tensor.shape, values_.at(tensor.storage())};
     if (is_view(tensor.op)) return evaluate(tensor);
     return {tensor.shape, values_.at(&tensor)};
   }

@@ -116,6 +116,8 @@ std::optional<Asked> role_of_source(const Tensor& node, size_t i) {
   if (node.op == Op::kSetRows && i == 2) return Asked{Use::kSlots, index_limit(node, 1)};
   if (node.op == Op::kRope && i == 1) return Asked{Use::kPositions, no_limit};
   if (node.op == Op::kRope && i == 2) return Asked{Use::kFactor, no_limit};
+  if (node.op == Op::kWhere && i == 0) return Asked{Use::kIds, 2};
+  if (node.op == Op::kCompare && node.src[i]->dtype == DType::kI32) return Asked{Use::kIds, 4};
   if (node.op == Op::kDiv && i == 1) return Asked{Use::kFactor, no_limit};
   if (node.op == Op::kAttention && i == 3) return Asked{Use::kPositions, node.src[1]->shape[1]};
   if (node.op == Op::kAttention && i == 4) return Asked{Use::kMask, no_limit};
@@ -147,11 +149,16 @@ std::unordered_map<const Tensor*, Asked> find_roles(const Graph& graph) {
   return roles;
 }
 
-Values distinct(Random& random, int64_t count, int64_t limit) {
+/// Integers in [0, limit). The integers of each of the `rows` rows are distinct.
+Values distinct(Random& random, int64_t count, int64_t rows, int64_t limit) {
+  Values values;
   std::vector<int64_t> all(std::max(limit, count));
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
-  for (int64_t i = 0; i < count; ++i) std::swap(all[i], all[random.integer(i, static_cast<int64_t>(all.size()))]);
-  return {all.begin(), all.begin() + count};
+  for (int64_t row = 0; row < rows; ++row) {
+    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
+    for (int64_t i = 0; i < count; ++i) std::swap(all[i], all[random.integer(i, static_cast<int64_t>(all.size()))]);
+    values.insert(values.end(), all.begin(), all.begin() + count);
+  }
+  return values;
 }
 
 Values ascending(Random& random, int64_t count, int64_t limit) {
@@ -197,7 +204,7 @@ Values drawn_blocks(Random& random, int64_t elements, double scale) {
 
 Values random_values(const Tensor& leaf, const Asked& role, uint64_t seed) {
   Random random(seed, leaf.name);
-  if (role.use == Use::kSlots) return distinct(random, leaf.elements(), role.limit);
+  if (role.use == Use::kSlots) return distinct(random, leaf.shape[0], leaf.rows(), role.limit);
   if (role.use == Use::kPositions) return ascending(random, leaf.elements(), role.limit);
   if (role.use == Use::kTexts) return texts(random, leaf.elements());
   if (is_searched(leaf.dtype)) return drawn_blocks(random, leaf.elements(), role.scale);

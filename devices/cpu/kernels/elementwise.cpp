@@ -106,6 +106,40 @@ void combine(const float* a, bool a_steps, const float* b, bool b_steps, float* 
   }
 }
 
+// --- comparisons ---
+
+struct Equal {
+  static I32 apply(auto a, auto b) { return a == b; }
+};
+struct NotEqual {
+  static I32 apply(auto a, auto b) { return a != b; }
+};
+struct Less {
+  static I32 apply(auto a, auto b) { return a < b; }
+};
+struct LessEqual {
+  static I32 apply(auto a, auto b) { return a <= b; }
+};
+
+/// V is the type of the elements: F32 or I32. Both are loaded and stored as floats, which does not change their bits.
+template <class V, class Op>
+void compare(const void* a, const void* b, void* to, int64_t n) {
+  const auto one_if_true = [](F32 x, F32 y) {
+    return bits_as<F32>(Op::apply(bits_as<V>(x), bits_as<V>(y)) & splat(int32_t{1}));
+  };
+  for_each(static_cast<float*>(to), n, one_if_true, static_cast<const float*>(a), static_cast<const float*>(b));
+}
+template <class V, class Op>
+void compare_swapped(const void* a, const void* b, void* to, int64_t n) {
+  compare<V, Op>(b, a, to, n);
+}
+
+template <class T>
+void select(const int32_t* __restrict condition, const T* __restrict a, const T* __restrict b, T* __restrict to,
+            int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = condition[i] != 0 ? a[i] : b[i];
+}
+
 // --- the loops of activations.def ---
 
 namespace loops {
@@ -146,6 +180,22 @@ constinit const GluKernel kGluKernels[] = {
 #include "graph/activations.def"
 };
 constinit const BinaryKernel kBinaryKernels[4] = {combine<Add>, combine<Sub>, combine<Mul>, combine<Div>};
+
+#define SHOAL_COMPARISONS(V)                                                                                    \
+  {                                                                                                             \
+    compare<V, Equal>, compare<V, NotEqual>, compare<V, Less>, compare<V, LessEqual>, compare_swapped<V, Less>, \
+        compare_swapped<V, LessEqual>                                                                           \
+  }
+constinit const CompareKernel kCompareFloats[6] = SHOAL_COMPARISONS(F32);
+constinit const CompareKernel kCompareIntegers[6] = SHOAL_COMPARISONS(I32);
+#undef SHOAL_COMPARISONS
+
+void select_halves(const int32_t* condition, const uint16_t* a, const uint16_t* b, uint16_t* to, int64_t n) {
+  select(condition, a, b, to, n);
+}
+void select_words(const int32_t* condition, const uint32_t* a, const uint32_t* b, uint32_t* to, int64_t n) {
+  select(condition, a, b, to, n);
+}
 
 void scale_row(const float* x, float scale, float bias, float* to, int64_t n) {
   for_each(

@@ -17,6 +17,8 @@
 #include <cstdint>
 
 #include "devices/cpu/kernels/attention.h"
+#include "devices/cpu/kernels/conv.h"
+#include "devices/cpu/kernels/images.h"
 #include "devices/cpu/kernels/state_ops.h"
 #include "graph/dtype.h"
 
@@ -131,6 +133,8 @@ using UnaryKernel = void (*)(const float* x, float* to, int64_t n);
 using GluKernel = void (*)(const float* gate, const float* up, float* to, int64_t n);
 /// If a_steps is true, `a` has n elements. Otherwise a[0] is used for all i. The same rule applies to b_steps and `b`.
 using BinaryKernel = void (*)(const float* a, bool a_steps, const float* b, bool b_steps, float* to, int64_t n);
+/// to[i] is an i32: 1 if the comparison of a[i] and b[i] holds, else 0.
+using CompareKernel = void (*)(const void* a, const void* b, void* to, int64_t n);
 inline constexpr int kUnaryKernelCount = 0
 #define SHOAL_UNARY(id, name) +1
 #include "graph/activations.def"
@@ -149,6 +153,11 @@ struct RowKernels {
   const UnaryKernel* unary;    ///< indexed by UnaryKind
   const GluKernel* glu;        ///< indexed by GluKind: to[i] = f(gate[i]) * up[i]
   const BinaryKernel* binary;  ///< in the order +, -, *, /
+  /// Kernels for f32 and for i32, each indexed by CompareKind.
+  const CompareKernel* compare[2];
+  /// to[i] = condition[i] != 0 ? a[i] : b[i], for elements of 2 or 4 bytes.
+  void (*select_halves)(const int32_t* condition, const uint16_t* a, const uint16_t* b, uint16_t* to, int64_t n);
+  void (*select_words)(const int32_t* condition, const uint32_t* a, const uint32_t* b, uint32_t* to, int64_t n);
   /// to[i] = x[i] * scale + bias.
   void (*scale)(const float* x, float scale, float bias, float* to, int64_t n);
   /// Limits each element to [low, high]. NaN stays NaN.
@@ -188,7 +197,9 @@ struct Kernels {
   VectorKernels vector;
   AttentionKernels attention;
   RowKernels rows;
+  ImageKernels images;
   void (*causal_conv)(const ConvArgs& args);
+  void (*conv_panels)(const ConvPanels& args);
   DeltaKernels delta;
   WeightKernels weights[kDTypeCount];  ///< indexed by dtype; `dot` is nullptr for integers
 };

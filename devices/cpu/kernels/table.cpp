@@ -2,6 +2,7 @@
 // initialised at compile time, so that no code of a level runs before the level is chosen.
 #include "devices/cpu/kernels/attention_forms.h"
 #include "devices/cpu/kernels/column.h"
+#include "devices/cpu/kernels/conv_panels.h"
 #include "devices/cpu/kernels/rows.h"
 #include "devices/cpu/kernels/states.h"
 #include "devices/cpu/kernels/weights.h"
@@ -52,6 +53,9 @@ constinit const Kernels kKernels{
         kUnaryKernels,
         kGluKernels,
         kBinaryKernels,
+        {kCompareFloats, kCompareIntegers},
+        select_halves,
+        select_words,
         scale_row,
         clamp_row,
         sum_row,
@@ -64,7 +68,9 @@ constinit const Kernels kKernels{
         {nullptr, to_f16, to_bf16, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, to_q8_0},
         {sum_arrays<RowsF32>, sum_arrays<RowsF16>, sum_arrays<RowsBF16>},
     },
+    {{pool_largest, pool_sum}, {larger_of, total_of}, gather, interpolate, mix},
     causal_conv,
+    conv_panels,
     {kDeltaWidth, delta_columns, delta_products, delta_weights, delta_chunk},
     {
         of_rows<RowsF32>(kFloatPanels),

@@ -183,7 +183,8 @@ void Tile::add_mask(int64_t row, const Block& block, float* scores, int64_t stri
   const Tensor* mask = source(node_, AttentionSource::kMask);
   if (!mask) return;
   float scratch[kAttentionBlock];
-  const float* added = load(*mask, row_at(*mask, {query(row), 0, 0}), block.first, block.count(), scratch);
+  const float* added =
+      load(*mask, broadcast_row_at(*mask, {query(row), head(row), batch_}), block.first, block.count(), scratch);
   for (int64_t j = 0; j < block.count(); ++j) {
     float& score = scores[j * stride];
     score = added[j] == kMinusInfinity ? kMinusInfinity : score + added[j];

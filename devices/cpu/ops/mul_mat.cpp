@@ -50,7 +50,8 @@ void list_columns(std::pair<int64_t, int64_t> entries, const ProductShape& shape
   for (int64_t i = entries.first; i < entries.second; ++i) {
     const RowIndex row = columns(i);
     memory.b[i] = column_at(b, (row.i3 * b.shape[2] + row.i2) * b.shape[1] + row.i1, shape, memory);
-    memory.c[i] = reinterpret_cast<float*>(row_at(node, row));
+    memory.c[i] = shape.narrow ? memory.wide + ((row.i3 * node.shape[2] + row.i2) * node.shape[1] + row.i1) * shape.m
+                               : reinterpret_cast<float*>(row_at(node, row));
   }
 }
 
@@ -82,7 +83,7 @@ bool prepares(const Tensor& node, int) {
 void run(const TeamContext& ctx, Tensor& node) {
   const ProductShape shape = shape_of(node);
   if (shape.k == 0) {
-    for_rows(ctx, node.shape, [&](RowIndex row) { std::memset(row_at(node, row), 0, shape.m * sizeof(float)); });
+    for_rows(ctx, node.shape, [&](RowIndex row) { std::memset(row_at(node, row), 0, bytes_for(node.dtype, shape.m)); });
     return;
   }
   const ProductMemory memory = memory_of(node, shape, ctx.parts, ctx.part, ctx.workspace);

@@ -109,6 +109,16 @@ void run_panels(const Job& job, std::byte* scratch) {
   add_outliers(job);
 }
 
+/// Converts the elements that the job has computed to the dtype of the result. `wide` and the result have the same
+/// order of elements.
+void make_narrow(const Job& job, const float* wide) {
+  const Tensor& node = *job.shape.narrow;
+  for (int64_t column = 0; column < job.columns; ++column) {
+    const float* from = job.c[column] + job.begin;
+    convert(node.dtype, from, node.data + static_cast<size_t>(from - wide) * traits(node.dtype).block_bytes, job.rows);
+  }
+}
+
 /// Returns a row as f32, either in place or in scratch.
 const float* row_as_f32(const Tensor& tensor, int64_t row, float* scratch) {
   return load(tensor, row_at(tensor, row_index(tensor.shape, row)), 0, tensor.shape[0], scratch);
@@ -122,7 +132,8 @@ ProductShape::ProductShape(const Tensor& node, int64_t matrices, int64_t columns
       matrices(matrices),
       columns(columns),
       panels_from(panels_from),
-      gathered(!node.src[0]->is_row_contiguous()) {
+      gathered(!node.src[0]->is_row_contiguous()),
+      narrow(node.dtype == DType::kF32 ? nullptr : &node) {
   const WeightKernels& weights = kernels_for(*node.src[0], *this);
   if (gathered) this->panels_from = kAlways;
   if (weights.panels.columns != weights.dot_columns && panels_from != kAlways && panels_from != kNever) {
@@ -161,6 +172,8 @@ ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int part
   const size_t panel_bytes = panels ? panel * static_cast<size_t>(kRowUnit / kernels().panel_rows) : 0;
   scratch_bytes = rounded_up(std::max(gather_bytes(shape) + panel_bytes, static_cast<size_t>(shape.k) * sizeof(float)));
   scratch = take(scratch_bytes * static_cast<size_t>(parts));
+  wide =
+      reinterpret_cast<float*>(take(shape.narrow ? static_cast<size_t>(shape.narrow->elements()) * sizeof(float) : 0));
   bytes = offset;
 }
 
@@ -211,6 +224,7 @@ void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape
     } else {
       run_dot(job);
     }
+    if (shape.narrow != nullptr) make_narrow(job, memory.wide);
   });
 }
 
@@ -218,8 +232,8 @@ bool supports_product(const Tensor& node) {
   const Tensor* a = node.src[0];
   const Tensor* b = node.src[1];
   const DTypeTraits& type = traits(a->dtype);
-  return (type.is_float || (type.is_quantized && a->is_row_contiguous())) && is_float(b) && node.dtype == DType::kF32 &&
-         node.is_row_contiguous();
+  return (type.is_float || (type.is_quantized && a->is_row_contiguous())) && is_float(b) &&
+         (node.dtype == DType::kF32 ? node.is_row_contiguous() : is_float_result(node));
 }
 
 }  // namespace shoal::cpu

@@ -39,13 +39,15 @@ struct ProductShape {
 
   int64_t m, k;  ///< number of rows of a matrix; number of elements of a row
   int64_t matrices;
-  int64_t columns;      ///< number of columns of all matrices together
-  int64_t panels_from;  ///< matrices with at least this many columns use panels
-  int64_t k_step;       ///< maximum number of elements of a row in a panel
-  bool gathered;        ///< whether rows of a have gaps and must be copied before panels are made
-  Columns kind;         ///< kind of columns that the kernels read
-  bool converted;       ///< whether b must be converted
-  size_t column_bytes;  ///< size of a converted column in bytes
+  int64_t columns;       ///< number of columns of all matrices together
+  int64_t panels_from;   ///< matrices with at least this many columns use panels
+  int64_t k_step;        ///< maximum number of elements of a row in a panel
+  bool gathered;         ///< whether rows of a have gaps and must be copied before panels are made
+  Columns kind;          ///< kind of columns that the kernels read
+  bool converted;        ///< whether b must be converted
+  size_t column_bytes;   ///< size of a converted column in bytes
+  const Tensor* narrow;  ///< the node if its result is f16 or bf16, else nullptr. The sums are then made in
+                         ///< ProductMemory::wide, and the part that has made them converts them
 };
 
 /// The layout of the node's workspace.
@@ -57,10 +59,11 @@ struct ProductMemory {
 
   std::byte* converted;  ///< converted rows of b, each with column_bytes bytes
   const std::byte** b;   ///< for each column, a pointer to the data that the kernels read
-  float** c;             ///< for each column, a pointer to its row of the result
+  float** c;             ///< for each column, a pointer to its row of the result, or of `wide` if there is one
   int64_t* first;        ///< index of the first column of each matrix; the last entry is `columns`
   std::byte* scratch;    ///< scratch_bytes bytes for each part
   size_t scratch_bytes;
+  float* wide;   ///< the result as f32, if the node's result is f16 or bf16
   size_t bytes;  ///< size of the whole workspace in bytes
 };
 

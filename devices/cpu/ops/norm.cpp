@@ -25,13 +25,15 @@ double mean_square(const Tensor& x, const std::byte* row, double shift) {
   return mean_of(x, row, [=](const float* v, int64_t n) { return kernels().rows.sum_squares(v, shift, n); });
 }
 
-/// Computes to[i] = (x[i] - shift) * factor for a row x.
-void write_row(const Tensor& x, const std::byte* row, float shift, float factor, float* to) {
-  float in[kChunk];
-  const int64_t chunk = is_direct(x) ? x.shape[0] : kChunk;
+/// Computes to[i] = (x[i] - shift) * factor for a row x. `to` is the row of the result.
+void write_row(const Tensor& x, const std::byte* row, float shift, float factor, const Tensor& node, std::byte* to) {
+  float in[kChunk], out[kChunk];
+  const int64_t chunk = is_direct(x) && node.dtype == DType::kF32 ? x.shape[0] : kChunk;
   for (int64_t begin = 0; begin < x.shape[0]; begin += chunk) {
     const int64_t n = std::min(chunk, x.shape[0] - begin);
-    kernels().rows.normalize(load(x, row, begin, n, in), shift, factor, to + begin, n);
+    float* const values = target(node, to, begin, out);
+    kernels().rows.normalize(load(x, row, begin, n, in), shift, factor, values, n);
+    store(node, to, begin, n, values);
   }
 }
 
@@ -42,7 +44,7 @@ void run_rms_norm(const TeamContext& ctx, Tensor& node) {
     const std::byte* row = row_at(x, index);
     const double squares = mean_square(x, row, 0);
     const auto factor = static_cast<float>(1.0 / std::sqrt(squares + eps));
-    write_row(x, row, 0, factor, reinterpret_cast<float*>(row_at(node, index)));
+    write_row(x, row, 0, factor, node, row_at(node, index));
   });
 }
 
@@ -54,12 +56,12 @@ void run_layer_norm(const TeamContext& ctx, Tensor& node) {
     const double mean = mean_of(x, row, kernels().rows.sum);
     const double variance = mean_square(x, row, mean);
     const auto factor = static_cast<float>(1.0 / std::sqrt(variance + eps));
-    write_row(x, row, static_cast<float>(mean), factor, reinterpret_cast<float*>(row_at(node, index)));
+    write_row(x, row, static_cast<float>(mean), factor, node, row_at(node, index));
   });
 }
 
 bool supports(const Tensor& node) {
-  return node.dtype == DType::kF32 && node.is_contiguous() && is_float(node.src[0]);
+  return is_float_result(node) && is_float(node.src[0]);
 }
 
 int64_t work(const Tensor& node) {

@@ -41,6 +41,7 @@ struct Arguments {
   int64_t position_stride = 0, position_batch = 0;
   const std::byte* mask = nullptr;  ///< nullptr: no mask
   int64_t mask_element = 0, mask_row = 0;
+  int64_t mask_head = 0, mask_batch = 0;  ///< nonzero only for attention_rows
   bool mask_f16 = false;
   const std::byte* sinks = nullptr;  ///< nullptr: no sinks
   int64_t sink_stride = 0;
@@ -182,8 +183,9 @@ __device__ inline void store_lse(const Arguments& a, const Place& place, int row
 }
 
 /// Adds the mask to a score. Returns -infinity if the mask hides the key. `key` must be in the query's visible range.
-__device__ inline float add_mask(const Arguments& a, int query, int key, float score) {
-  const std::byte* at = a.mask + query * a.mask_row + key * a.mask_element;
+/// `plane` is the offset of the mask of the head and batch, in bytes.
+__device__ inline float add_mask(const Arguments& a, int query, int key, float score, int64_t plane = 0) {
+  const std::byte* at = a.mask + plane + query * a.mask_row + key * a.mask_element;
   const float added = a.mask_f16 ? __half2float(load_as<__half>(at)) : load_as<float>(at);
   return added == kMinusInfinity ? kMinusInfinity : score + added;
 }

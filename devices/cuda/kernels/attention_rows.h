@@ -91,13 +91,15 @@ __device__ inline void weigh_rows(const Arguments& a, const Place& place, const 
   for (int row = static_cast<int>(threadIdx.x / 32); row < place.rows; row += kWarps) {
     const int query = query_of(a, place.first_row + row);
     const Range range = visible(a, query, place.batch);
+    const int64_t mask_plane =
+        head_of(a, place.kv_head, place.first_row + row) * a.mask_head + place.batch * a.mask_batch;
     float scores[2], largest = shared.top[row];
     for (int i = 0; i < 2; ++i) {
       const int column = lane + 32 * i, key = tile * kKeys + column;
       scores[i] = kMinusInfinity;
       if (key >= range.begin && key < range.end) {
         scores[i] = soft_cap(a, shared.scores[row * kKeys + column] * a.scale);
-        if (a.mask != nullptr) scores[i] = add_mask(a, query, key, scores[i]);
+        if (a.mask != nullptr) scores[i] = add_mask(a, query, key, scores[i], mask_plane);
       }
       largest = fmaxf(largest, scores[i]);
     }

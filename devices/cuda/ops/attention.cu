@@ -122,7 +122,13 @@ struct Chosen {
   attention::Choice choice;
   Kernel kernel;
 };
+/// Whether heads or batches have masks of their own. Only the plain kernel supports such masks.
+bool has_own_masks(const Tensor& node) {
+  const Tensor* mask = source(node, kMask);
+  return mask != nullptr && mask->shape[2] * mask->shape[3] > 1;
+}
 Chosen chosen(const Tensor& node, const GpuTraits& gpu) {
+  if (has_own_masks(node)) return {attention::Choice::kRows, rows_kernel(node)};
   const auto runs = [&](const Kernel& kernel) {
     return kernel.kernel != nullptr && kernel.shared_bytes <= gpu.shared_bytes_per_block;
   };
@@ -153,6 +159,8 @@ Arguments arguments(const LaunchContext& context, const Tensor& node, const Plan
   if (const Tensor* mask = source(node, kMask)) {
     a.mask = mask->data, a.mask_f16 = mask->dtype == DType::kF16;
     a.mask_element = static_cast<int64_t>(mask->strides[0]), a.mask_row = static_cast<int64_t>(mask->strides[1]);
+    if (mask->shape[2] > 1) a.mask_head = static_cast<int64_t>(mask->strides[2]);
+    if (mask->shape[3] > 1) a.mask_batch = static_cast<int64_t>(mask->strides[3]);
   }
   if (const Tensor* sinks = source(node, kSinks)) {
     a.sinks = sinks->data, a.sink_stride = static_cast<int64_t>(sinks->strides[0]);

@@ -36,20 +36,7 @@ __global__ void cast_to_blocks(WalkShape shape, Operand to, Operand from, Conver
 void run_cast(const LaunchContext& context, Tensor& node) {
   const Tensor& x = *node.src[0];
   if (x.dtype == node.dtype) return run_contiguous(context, node);
-  Shape shape = node.shape;
-  Operand to = operand_of(node), from = operand_of(x);
-  if (traits(node.dtype).is_quantized) {
-    shape[0] /= quants::kBlock;
-    const WalkShape blocks = walk_shape(shape);
-    const int64_t needed = (blocks.n0 * blocks.rows + kWarps - 1) / kWarps;
-    const auto grid = static_cast<unsigned>(std::min<int64_t>(needed, std::max(context.gpu.processors, 1) * 64));
-    return launch_early(context, cast_to_blocks, dim3(grid), dim3(32, kWarps), 0, blocks, to, from,
-                        conversion_of(to, node.dtype, shape, from, x.dtype, x.shape));
-  }
-  if (!traits(x.dtype).is_quantized) join_axes(shape, {&to, &from});
-  const Conversion<> convert = conversion_of(to, node.dtype, shape, from, x.dtype, shape);
-  if (convert.eight) shape[0] /= Conversion<>::kItem;
-  walk(context, shape, Cast{to, from, convert});
+  convert_elements(context, node.shape, operand_of(node), node.dtype, operand_of(x), x.dtype);
 }
 
 bool supports_cast(const Tensor& node) {
@@ -60,5 +47,22 @@ bool supports_cast(const Tensor& node) {
 }  // namespace
 
 const OpKernel kCastKernel{run_cast, supports_cast, nullptr};
+
+void convert_elements(const LaunchContext& context, Shape shape, Operand to, DType to_dtype, Operand from,
+                      DType from_dtype) {
+  if (traits(to_dtype).is_quantized) {
+    const Shape elements = shape;
+    shape[0] /= quants::kBlock;
+    const WalkShape blocks = walk_shape(shape);
+    const int64_t needed = (blocks.n0 * blocks.rows + kWarps - 1) / kWarps;
+    const auto grid = static_cast<unsigned>(std::min<int64_t>(needed, std::max(context.gpu.processors, 1) * 64));
+    return launch_early(context, cast_to_blocks, dim3(grid), dim3(32, kWarps), 0, blocks, to, from,
+                        conversion_of(to, to_dtype, shape, from, from_dtype, elements));
+  }
+  if (!traits(from_dtype).is_quantized) join_axes(shape, {&to, &from});
+  const Conversion<> convert = conversion_of(to, to_dtype, shape, from, from_dtype, shape);
+  if (convert.eight) shape[0] /= Conversion<>::kItem;
+  walk(context, shape, Cast{to, from, convert});
+}
 
 }  // namespace shoal::cuda

@@ -75,4 +75,9 @@ Conversion<kFromBlocks> conversion_of(const Operand& to, DType to_dtype, const S
           quantized, eight};
 }
 
+/// Converts elements of f32, f16 or bf16, or blocks of a quantised dtype, to `to_dtype`. `shape` is the common shape in
+/// elements. A quantised result has blocks of 32 elements. Defined in cast.cu.
+void convert_elements(const LaunchContext& context, Shape shape, Operand to, DType to_dtype, Operand from,
+                      DType from_dtype);
+
 }  // namespace shoal::cuda

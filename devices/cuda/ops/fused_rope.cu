@@ -176,7 +176,7 @@ class Collector {
   bool add_set_rows(const Tensor& node) {
     const Tensor &cache = *node.src[0], &rows = *node.src[1];
     const bool known = traits(cache.dtype).is_float || cache.dtype == DType::kQ8_0;
-    if (!known || !is_dense_f32(rows) || !has_same_ids(node)) return false;
+    if (!known || !is_dense_f32(rows) || node.src[2]->rows() != 1 || !has_same_ids(node)) return false;
     Part* part = part_with_result(rows);
     if (part == nullptr) {
       if (is_result(rows)) return false;

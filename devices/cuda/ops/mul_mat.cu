@@ -3,6 +3,7 @@
 // the kernels of mul_mat_vec.h compute groups of eight columns.
 #include <algorithm>
 
+#include "devices/cuda/ops/conversion.h"
 #include "devices/cuda/ops/mul_mat_fused.h"
 #include "devices/cuda/ops/mul_mat_stream.h"
 #include "devices/cuda/ops/mul_mat_tiles.h"
@@ -59,14 +60,45 @@ void run_one(const LaunchContext& context, const JoinedProduct& product, GluKind
   run_few_columns(context, {&product, 1}, *node.src[1], node.workspace, glu);
 }
 
-void run(const LaunchContext& context, Tensor& node) {
+void run_f32(const LaunchContext& context, Tensor& node) {
   if (uses_tiles(node)) return mul_mat_tiles_run(context, node);
   run_one(context, {.a = node.src[0], .out = &node, .node = &node});
 }
 
-size_t workspace(const Tensor& node, const GpuTraits& gpu) {
+size_t f32_workspace(const Tensor& node, const GpuTraits& gpu) {
   if (uses_tiles(node)) return mul_mat_tiles_workspace(node, gpu);
   return columns_bytes(*node.src[0], *node.src[1]);
+}
+
+size_t f32_bytes(const Tensor& node) {
+  return (static_cast<size_t>(node.elements()) * sizeof(float) + 255) / 256 * 256;
+}
+/// Returns the f32 product of a node whose result is f16 or bf16. The product is stored at the beginning of the node's
+/// workspace. The workspace of the f32 product follows.
+Tensor f32_product(const Tensor& node) {
+  Tensor product = node;
+  product.dtype = DType::kF32;
+  product.strides = contiguous_strides(DType::kF32, node.shape);
+  product.data = node.workspace;
+  if (node.workspace != nullptr) product.workspace = node.workspace + f32_bytes(node);
+  return product;
+}
+
+void run(const LaunchContext& context, Tensor& node) {
+  if (node.dtype == DType::kF32) return run_f32(context, node);
+  Tensor product = f32_product(node);
+  run_f32(context, product);
+  convert_elements(context, node.shape, operand_of(node), node.dtype, operand_of(product), DType::kF32);
+}
+
+size_t workspace(const Tensor& node, const GpuTraits& gpu) {
+  if (node.dtype == DType::kF32) return f32_workspace(node, gpu);
+  return f32_bytes(node) + f32_workspace(f32_product(node), gpu);
+}
+
+bool supports(const Tensor& node) {
+  if (node.dtype == DType::kF32) return supports_product(node);
+  return is_float(&node) && node.is_contiguous() && supports_product(f32_product(node));
 }
 
 /// Whether the kernels for few columns compute the node.
@@ -86,7 +118,7 @@ bool is_plain_result(const Tensor& out, const Tensor& product) {
 
 }  // namespace
 
-const OpKernel kMulMatKernel{run, supports_product, workspace};
+const OpKernel kMulMatKernel{run, supports, workspace};
 
 bool mul_mat_glu_supports(const Tensor& gate, const Tensor& up, const Tensor& out) {
   if (!can_join(gate) || !can_join(up) || gate.src[1] != up.src[1]) return false;
@@ -113,6 +145,7 @@ ColumnForms mul_mat_forms(std::span<Tensor* const> nodes, const GpuTraits& gpu) 
   const Tensor& first = *nodes.front();
   const bool gated = nodes.back()->op == Op::kGlu;
   const JoinedProduct one{.a = first.src[0], .up = gated ? nodes[1]->src[0] : nullptr, .out = nodes.back()};
+  if (first.dtype != DType::kF32) return {};
   if (first.op == Op::kMulMatId) {
     return stream_experts_supports(one, *first.src[1], first.shape[1], gpu) ? stream_form(one.a->dtype) : ColumnForms{};
   }

@@ -32,8 +32,18 @@ __device__ __forceinline__ void hold(const FloatRow<T>& row, const Team& team, f
     row.load(kQuad * (team.thread + static_cast<int64_t>(i) * team.threads), held[i]);
 }
 
-template <class T, bool kWarpRows>
-__global__ void __launch_bounds__(1024) rms_norm(View x, float* to, int64_t rows, float eps) {
+/// Stores elements [at, at + 4) of a row of f16 or bf16. Elements past the end of the row are not stored.
+template <class R>
+__device__ __forceinline__ void store_quad(R* row, int64_t at, int64_t length, const float (&values)[kQuad]) {
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) {
+    if (at + i < length) row[at + i] = from_float<R>(values[i]);
+  }
+}
+
+/// T and R are the element types of the source and of the result.
+template <class T, class R, bool kWarpRows>
+__global__ void __launch_bounds__(1024) rms_norm(View x, R* to, int64_t rows, float eps) {
   const RowTeam<kWarpRows> team;
   let_next_start();
   wait_for_previous();
@@ -46,14 +56,14 @@ __global__ void __launch_bounds__(1024) rms_norm(View x, float* to, int64_t rows
     squares += (v[0] * v[0] + v[1] * v[1]) + (v[2] * v[2] + v[3] * v[3]);
   });
   const float factor = 1.0f / sqrtf(team.sum(squares) / static_cast<float>(row.length) + eps);
-  float* const out = to + team.row * row.length;
+  R* const out = to + team.row * row.length;
   for_quads(row, team, held, [&](int64_t at, const float(&v)[kQuad]) {
     store_quad(out, at, row.length, {v[0] * factor, v[1] * factor, v[2] * factor, v[3] * factor});
   });
 }
 
-template <class T, bool kWarpRows>
-__global__ void __launch_bounds__(1024) layer_norm(View x, float* to, int64_t rows, float eps) {
+template <class T, class R, bool kWarpRows>
+__global__ void __launch_bounds__(1024) layer_norm(View x, R* to, int64_t rows, float eps) {
   const RowTeam<kWarpRows> team;
   let_next_start();
   wait_for_previous();
@@ -77,7 +87,7 @@ __global__ void __launch_bounds__(1024) layer_norm(View x, float* to, int64_t ro
   sums = team.sum(sums);
   const float rest = sums.x / length;  // mean minus first_mean
   const float factor = 1.0f / sqrtf(fmaxf(sums.y / length - rest * rest, 0.0f) + eps);
-  float* const out = to + team.row * row.length;
+  R* const out = to + team.row * row.length;
   for_quads(row, team, held, [&](int64_t at, const float(&v)[kQuad]) {
     float result[kQuad];
 #pragma unroll
@@ -91,15 +101,19 @@ void run(const LaunchContext& context, Tensor& node) {
   const Tensor& x = *node.src[0];
   const RowGrid grid = row_grid(node.shape[0], node.rows(), context.gpu);
   with_row_types(x.dtype, grid.warp_rows, [&](auto type, auto warp_rows) {
-    constexpr bool kWarpRows = decltype(warp_rows)::value;
-    const auto kernel = kLayer ? layer_norm<decltype(type), kWarpRows> : rms_norm<decltype(type), kWarpRows>;
-    launch_early(context, kernel, grid.grid, grid.block, 0, view_of(x), reinterpret_cast<float*>(node.data),
-                 node.rows(), std::get<NormParams>(node.params).eps);
+    with_float_type(node.dtype, [&](auto result) {
+      using T = decltype(type);
+      using R = decltype(result);
+      constexpr bool kWarpRows = decltype(warp_rows)::value;
+      const auto kernel = kLayer ? layer_norm<T, R, kWarpRows> : rms_norm<T, R, kWarpRows>;
+      launch_early(context, kernel, grid.grid, grid.block, 0, view_of(x), reinterpret_cast<R*>(node.data), node.rows(),
+                   std::get<NormParams>(node.params).eps);
+    });
   });
 }
 
 bool supports(const Tensor& node) {
-  return node.dtype == DType::kF32 && node.is_contiguous() && is_float(node.src[0]) && rows_fit(node);
+  return is_float(&node) && node.is_contiguous() && is_float(node.src[0]) && rows_fit(node);
 }
 
 }  // namespace

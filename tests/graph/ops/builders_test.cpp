@@ -2,6 +2,7 @@
 // compare the nodes with golden text.
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "graph/ops/ops.h"
 #include "graph/text.h"
 
@@ -31,6 +32,18 @@ TEST(Builders, SetSourcesAndParametersOfGetRowsAndSetRows) {
             "%a = get_rows(%t, %i)\n"
             "%b = get_rows(%t, %i) {ranges=[10:2,40:3]}\n"
             "%d = set_rows(%c, %a, %i) {ranges=[0:5]}\n");
+}
+
+TEST(Builders, SetSourcesAndParametersOfSetSlice) {
+  Graph g;
+  TensorContext w;
+  Tensor* cache = w.add("c", DType::kF16, {4, 5, 1, 1}, Role::kCache);
+  Tensor* x = g.input("x", DType::kF32, {4, 2, 1, 1});
+  Tensor* first = set_slice(g, cache, x, {1, 3, {}}, "a");
+  set_slice(g, first, x, {1, 9, {{8, 5}}}, "b");
+  EXPECT_EQ(node_lines(g),
+            "%a = set_slice(%c, %x) {begin=3}\n"
+            "%b = set_slice(%a, %x) {begin=9, ranges=[8:5]}\n");
 }
 
 TEST(Builders, SetSourcesAndParametersOfProductsAndElementWiseOps) {
@@ -99,6 +112,25 @@ TEST(Builders, SetSourcesAndParametersOfNormsRopeAndAttention) {
             "%r12 = merge_attention(%r11, %l)\n");
 }
 
+TEST(Builders, SetSourcesAndParametersOfComparisonsAndImages) {
+  Graph g;
+  Tensor* x = g.input("x", DType::kF32, {8, 4, 3, 1});
+  Tensor* y = g.input("y", DType::kF32, {8, 1, 1, 1});
+  Tensor* c = compare(g, x, y, CompareKind::kLessEqual, "r0");
+  where(g, c, y, x, "r1");
+  cumsum(g, x, "r2");
+  pool_2d(g, x, {PoolKind::kAverage, {3, 2}, {2, 1}, {1, 0, 0, 1}, true}, "r3");
+  pad(g, x, {{1, 0, 0, 0}, {0, 3, 0, 0}, PadMode::kReflect, 0.5f}, "r4");
+  upsample(g, x, {{16, 9}, UpsampleMode::kBilinear}, "r5");
+  EXPECT_EQ(node_lines(g),
+            "%r0 = compare(%x, %y) {kind=le}\n"
+            "%r1 = where(%r0, %y, %x)\n"
+            "%r2 = cumsum(%x)\n"
+            "%r3 = pool_2d(%x) {kind=average, kernel=[3,2], stride=[2,1], pads=[1,0,0,1], count_pads=true}\n"
+            "%r4 = pad(%x) {before=[1,0,0,0], after=[0,3,0,0], mode=reflect, value=0.5}\n"
+            "%r5 = upsample(%x) {size=[16,9], mode=bilinear}\n");
+}
+
 TEST(Builders, SetSourcesAndParametersOfOpsWithState) {
   Graph g;
   const auto f32 = [&](const char* name, Shape shape) { return g.input(name, DType::kF32, shape); };
@@ -110,6 +142,40 @@ TEST(Builders, SetSourcesAndParametersOfOpsWithState) {
   EXPECT_EQ(node_lines(g),
             "%r0 = causal_conv(%x, %w, %c, %p)\n"
             "%r1 = gated_delta(%q, %k, %v, %a, %b, %s, %p) {tiled=true}\n");
+}
+
+TEST(Builders, SetSourcesAndParametersOfConvolutions) {
+  Graph g;
+  const auto f32 = [&](const char* name, Shape shape) { return g.input(name, DType::kF32, shape); };
+  Tensor* x = f32("x", {9, 8, 4, 1});
+  conv_2d(g, f32("w", {3, 2, 2, 6}), x, {{2, 1}, {1, 2, 3, 4}, {1, 5}, 2}, "r0");
+  conv_2d(g, f32("d", {1, 1, 1, 4}), x, {.groups = 4}, "r1");
+  conv_transpose_2d(g, f32("t", {3, 2, 3, 4}), x, {{2, 1}, {1, 2, 3, 4}, {1, 5}, {1, 0}, 2}, "r2");
+  conv_transpose_2d(g, f32("p", {1, 1, 3, 4}), x, {}, "r3");
+  EXPECT_EQ(node_lines(g),
+            "%r0 = conv_2d(%w, %x) {stride=[2,1], pads=[1,2,3,4], dilation=[1,5], groups=2}\n"
+            "%r1 = conv_2d(%d, %x) {groups=4}\n"
+            "%r2 = conv_transpose_2d(%t, %x) {stride=[2,1], pads=[1,2,3,4], dilation=[1,5], output_pad=[1,0], "
+            "groups=2}\n"
+            "%r3 = conv_transpose_2d(%p, %x)\n");
+}
+
+TEST(Builders, ComposeConv1dAndGroupNorm) {
+  Graph g;
+  Tensor* signal = g.input("x", DType::kF32, {9, 4, 3, 1});
+  conv_1d(g, g.input("w", DType::kF32, {3, 2, 6, 1}), signal, {.stride = {2, 1}, .pads = {1, 0, 0, 0}, .groups = 2},
+          "y");
+  group_norm(g, g.input("i", DType::kF32, {3, 2, 6, 5}), 3, {1e-6f}, "z");
+  EXPECT_EQ(node_lines(g),
+            "%t0 = reshape(%w) {shape=[3,1,2,6]}\n"
+            "%t1 = reshape(%x) {shape=[9,1,4,3]}\n"
+            "%t2 = conv_2d(%t0, %t1) {stride=[2,1], pads=[1,0,0,0], groups=2}\n"
+            "%y = reshape(%t2) {shape=[4,6,3,1]}\n"
+            "%t4 = reshape(%i) {shape=[12,3,5,1]}\n"
+            "%t5 = layer_norm(%t4) {eps=1e-06}\n"
+            "%z = reshape(%t5) {shape=[3,2,6,5]}\n");
+  EXPECT_THROW(group_norm(g, g.input("j", DType::kF32, {3, 2, 6, 5}), 4, {}), InvalidArgument);
+  EXPECT_THROW(conv_1d(g, signal, g.input("k", DType::kF32, {9, 4, 3, 2}), {}), InvalidArgument);
 }
 
 TEST(Builders, SetSourcesAndParametersOfCopiesAndViews) {
@@ -124,6 +190,7 @@ TEST(Builders, SetSourcesAndParametersOfCopiesAndViews) {
   slice(g, x, {1, 1, 2}, "r6");
   permute(g, x, {2, 1, 0, 3}, "r7");
   transpose(g, x, "r8");
+  slice(g, x, {0, 1, 2, 3}, "r9");
   EXPECT_EQ(node_lines(g),
             "%r0 = cast(%x) {dtype=bf16}\n"
             "%r1 = contiguous(%x)\n"
@@ -133,7 +200,8 @@ TEST(Builders, SetSourcesAndParametersOfCopiesAndViews) {
             "%r5 = reshape(%x) {shape=[8,2,2,1]}\n"
             "%r6 = slice(%x) {axis=1, begin=1, length=2}\n"
             "%r7 = permute(%x) {axes=[2,1,0,3]}\n"
-            "%r8 = permute(%x) {axes=[1,0,2,3]}\n");
+            "%r8 = permute(%x) {axes=[1,0,2,3]}\n"
+            "%r9 = slice(%x) {begin=1, length=2, step=3}\n");
 }
 
 TEST(Builders, SetSourcesAndParametersOfCollectives) {

@@ -28,6 +28,18 @@ TEST(Views, SlicesOfEveryAxisKeepStrides) {
   }
 }
 
+TEST(Views, StepMultipliesTheStride) {
+  Graph g;
+  Tensor* x = g.input("x", DType::kF32, {10, 6, 4, 3});
+  const Tensor* y = slice(g, x, {0, 1, 3, 4});
+  EXPECT_EQ(y->strides, (Strides{16, 40, 240, 960}));
+  EXPECT_EQ(y->view_offset, 4u);
+  EXPECT_FALSE(y->is_row_contiguous());
+  const Tensor* z = slice(g, x, {2, 1, 2, 2});
+  EXPECT_EQ(z->strides, (Strides{4, 40, 480, 960}));
+  EXPECT_EQ(slice(g, x, {0, 2, 1, 5})->strides, x->strides) << "one index has no distance";
+}
+
 TEST(Views, OffsetsOfQuantisedSlicesAreWholeBlocks) {
   TensorContext weights;
   Graph g;

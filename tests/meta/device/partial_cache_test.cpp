@@ -1,5 +1,5 @@
-// Like cast, set_rows rounds each element of a Partial cache only once. The tests check this for every layout of the
-// written rows.
+// Like cast, set_rows and set_slice round each element of a Partial cache only once. The tests check this for every
+// layout of the written rows.
 #include <gtest/gtest.h>
 
 #include "tests/meta/mesh.h"
@@ -10,12 +10,14 @@ namespace {
 
 class PartialCache : public testing::TestWithParam<DType> {};
 
-TEST_P(PartialCache, RoundsSumOfRowsOnce) {
-  const std::string type(name_of(GetParam()));
+/// `write` writes %y into the cache %k. If `swapped` is true, it exchanges the two rows.
+void check_rounding(DType dtype, const std::string& write, bool swapped) {
+  const std::string type(name_of(dtype));
   const std::string text = "weight %w f32 [1, 1]\ncache %k " + type +
                            " [1, 2]\ninput %x f32 [1, 2]\ninput %i i32 [2]\n%y = mul_mat(%w, %x)\n"
-                           "%s = set_rows(%k, %y, %i)\n%c = cast(%s)\n%r = cast(%y) {dtype=" +
-                           type + "}\n%d = cast(%r)\noutput %c\noutput %d\n";
+                           "%s = " +
+                           write + "\n%c = cast(%s)\n%r = cast(%y) {dtype=" + type +
+                           "}\n%d = cast(%r)\noutput %c\noutput %d\n";
   for (const bool rows_are_partial : {false, true}) {
     const test::CpuMesh mesh(
         3, {{"k", Layout::partial()}, {"w", rows_are_partial ? Layout::partial() : Layout::mirrored()}});
@@ -36,10 +38,18 @@ TEST_P(PartialCache, RoundsSumOfRowsOnce) {
     backend->compute_async(*plan);
     backend->synchronize();
     const test::Values rounded = test::read_values(*model.graph.find("d"));
-    const test::Values expected{rounded[1], rounded[0]};
+    const test::Values expected = swapped ? test::Values{rounded[1], rounded[0]} : rounded;
     EXPECT_EQ(test::read_values(*model.graph.find("c")), expected) << type << ", partial rows: " << rows_are_partial;
     EXPECT_EQ(test::read_values(*model.weights.find("k")), expected);
   }
+}
+
+TEST_P(PartialCache, RoundsSumOfRowsOnce) {
+  check_rounding(GetParam(), "set_rows(%k, %y, %i)", true);
+}
+
+TEST_P(PartialCache, RoundsSumOfSliceOnce) {
+  check_rounding(GetParam(), "set_slice(%k, %y)", false);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, PartialCache, testing::Values(DType::kF32, DType::kF16, DType::kBF16),

@@ -100,7 +100,7 @@ TEST(Layout, ReshapeFindsALayoutIfAndOnlyIfOneExists) {
   int expressible = 0, refused = 0;
   for (int64_t elements : {1, 2, 6, 8, 12, 24}) {
     const std::vector<Shape> shapes = shapes_with(elements);
-    for (size_t i = 0; i < shapes.size(); i += elements > 12 ? 3 : 1) {
+    for (size_t i = 0; i<shapes.size(); i += elements> 12 ? 3 : 1) {
       const Shape& from = shapes[i];
       for (int axis = 0; axis < kMaxDims; ++axis) {
         for (const Partition& partition : partitions_of(from[axis], random)) {
@@ -168,7 +168,7 @@ TEST(Layout, SliceKeepsElementsOnTheirDevices) {
       for (int on = 0; on < kMaxDims; ++on) {
         for (int64_t begin = 0; begin <= shape[on]; ++begin) {
           for (int64_t length = 0; begin + length <= shape[on]; ++length) {
-            const Layout result = slice_layout(layout, on, begin, length);
+            const Layout result = slice_layout(layout, {on, begin, length}).value();
             for (int d = 0; d < partition.devices(); ++d) {
               const SliceParams local = local_slice(layout, {on, begin, length}, d);
               Shape sliced = shape;
@@ -187,6 +187,57 @@ TEST(Layout, SliceKeepsElementsOnTheirDevices) {
       }
     }
   }
+}
+
+/// The indices that a device owns, in the order of its shard.
+std::vector<int64_t> shard_of(const Partition& partition, int device) {
+  std::vector<int64_t> indices;
+  for (int64_t i = 0; i < partition.length(); ++i) {
+    if (owns(partition, i, device)) indices.push_back(i);
+  }
+  return indices;
+}
+
+/// Compares slices with a step with lists of indices. If a device's part is not a slice of its shard, no layout exists.
+TEST(Layout, SliceWithStepSelectsTheOwnedIndices) {
+  std::mt19937 random(6);
+  int exact = 0, rejected = 0;
+  for (const int64_t length : {1, 7, 12}) {
+    for (const Partition& partition : partitions_of(length, random)) {
+      for (int64_t step = 2; step <= 4; ++step) {
+        for (int64_t begin = 0; begin < length; ++begin) {
+          const int64_t most = (length - begin - 1) / step + 1;
+          const SliceParams slice{1, begin, std::max<int64_t>(most - begin % 2, 0), step};
+          const auto layout = slice_layout(Layout::split(1, partition), slice);
+          bool expressible = true;
+          for (int d = 0; d < partition.devices(); ++d) {
+            const std::vector<int64_t> shard = shard_of(partition, d);
+            std::vector<int64_t> places;  // of the selected indices in the shard
+            for (int64_t i = 0; i < static_cast<int64_t>(shard.size()); ++i) {
+              const int64_t behind = shard[static_cast<size_t>(i)] - begin;
+              if (behind >= 0 && behind % step == 0 && behind / step < slice.length) places.push_back(i);
+            }
+            for (size_t i = 1; i < places.size(); ++i) expressible &= places[i] - places[i - 1] == step;
+            if (!layout) continue;
+            const SliceParams local = local_slice(Layout::split(1, partition), slice, d);
+            ASSERT_EQ(layout->partition.local_length(d), static_cast<int64_t>(places.size()));
+            ASSERT_EQ(local.length, static_cast<int64_t>(places.size()));
+            ASSERT_EQ(local.step, step);
+            ASSERT_TRUE(places.empty() || local.begin == places[0]);
+          }
+          ASSERT_EQ(layout.has_value(), expressible) << partition.to_string() << " from " << begin << " by " << step;
+          (layout ? exact : rejected) += 1;
+          for (int64_t i = 0; layout && i < slice.length; ++i) {
+            for (int d = 0; d < partition.devices(); ++d) {
+              ASSERT_EQ(owns(layout->partition, i, d), owns(partition, begin + i * step, d));
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(exact, 20);
+  EXPECT_GT(rejected, 20);
 }
 
 TEST(Layout, PermuteMovesSplitAxis) {

@@ -89,6 +89,22 @@ output %c
                  {{"k", even(0, 4)}});
 }
 
+TEST(MetaRanges, LaterRangeMayWriteSliceOfCacheAgain) {
+  for (const test::Layouts& layouts : {test::Layouts{{"k", even(0, 4)}}, test::Layouts{{"k", even(1, 6)}}}) {
+    check_all_cuts(R"(
+input %x f32 [4, 2]
+cache %k f32 [4, 6]
+%a = set_slice(%k, %x) {begin=1}
+%z = scale(%x) {scale=3}
+%b = set_slice(%a, %z) {begin=2}
+%s = slice(%b) {axis=1, begin=1, length=3, step=2}
+%c = scale(%s) {scale=2}
+output %c
+)",
+                   layouts);
+  }
+}
+
 // The sum adds a mirrored tensor and a view of a partial cache. Ranks above 0 use the view as their addend of the sum.
 // Later writes into the cache must not change this addend.
 TEST(MetaRanges, AddendInCacheIsCopiedBeforeNextWrite) {

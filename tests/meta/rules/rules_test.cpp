@@ -27,10 +27,20 @@ TEST_F(Rules, RulesOfGetRowsAndSetRowsMatchGoldenText) {
   EXPECT_EQ(rule(get_rows(g, in(DType::kQ8_0, {32, 9, 1, 1}), i32({5, 1, 1, 1}))), "x [r] c d, i c d -> x i c d");
   Tensor* cache = weights.add("cache", DType::kF16, {4, 9, 2, 1}, Role::kCache);
   EXPECT_EQ(rule(set_rows(g, cache, f32({4, 3, 2, 1}), i32({3, 1, 1, 1}))), "x [r] h z, x (i) h z, (i) -> x [r] h z");
+  EXPECT_EQ(rule(set_rows(g, cache, f32({4, 3, 2, 1}), i32({3, 2, 1, 1}))), "x [r] h z, x (i) h z, (i) h -> x [r] h z");
+}
+
+TEST_F(Rules, SetSliceRuleSelectsIndicesOfTheWrittenAxis) {
+  Tensor* cache = weights.add("cache", DType::kF16, {4, 9, 2, 1}, Role::kCache);
+  EXPECT_EQ(rule(set_slice(g, cache, f32({4, 3, 2, 1}), {1, 5, {}})), "a [b] c d, a (x) c d -> a [b] c d");
+  Tensor* other = weights.add("other", DType::kQ8_0, {64, 9, 2, 1}, Role::kCache);
+  EXPECT_EQ(rule(set_slice(g, other, f32({32, 9, 2, 1}), {0, 0, {}})), "[a] b c d, (x) b c d -> [a] b c d");
 }
 
 TEST_F(Rules, MulMatRuleMatchesGoldenText) {
   EXPECT_EQ(rule(mul_mat(g, f32({6, 5, 1, 1}), f32({6, 3, 1, 1}))), "k m c d, k n c d -> m n c d | sum k | linear 0 1");
+  EXPECT_EQ(rule(mul_mat(g, f32({6, 5, 1, 1}), f32({6, 3, 1, 1}), {DType::kF16})),
+            "k m c d, k n c d -> m n c d | sum k");
   EXPECT_EQ(rule(mul_mat(g, in(DType::kQ4_K, {256, 5, 1, 1}), f32({256, 3, 4, 2}))),
             "k m, k n c d -> m n c d | sum k | linear 1");
   EXPECT_EQ(rule(mul_mat(g, f32({6, 5, 2, 1}), f32({6, 3, 4, 1}))),
@@ -75,6 +85,20 @@ TEST_F(Rules, RulesOfOpsAlongRowsMatchGoldenText) {
   EXPECT_EQ(rule(top_k(g, x, 2)), "(a) b c d -> (k) b c d");
 }
 
+TEST_F(Rules, RulesOfComparisonsAndImagesMatchGoldenText) {
+  Tensor* x = f32({4, 3, 2, 5});
+  EXPECT_EQ(rule(compare(g, x, f32({1, 3, 1, 5}), CompareKind::kLess)), "a b c d, 1 b 1 d -> a b c d");
+  EXPECT_EQ(rule(where(g, i32({4, 1, 2, 1}), x, f32({1, 1, 1, 1}))), "a 1 c, a b c d, 1 -> a b c d | linear 1+2");
+  EXPECT_EQ(rule(cumsum(g, x)), "(a) b c d -> (a) b c d | linear 0");
+  EXPECT_EQ(rule(pool_2d(g, x, {PoolKind::kMax, {2, 2}})), "(a) (b) c d -> (w) (x) c d");
+  EXPECT_EQ(rule(pool_2d(g, x, {PoolKind::kAverage, {1, 3}})), "a (b) c d -> a (x) c d | linear 0");
+  EXPECT_EQ(rule(pad(g, x, {{0, 1, 0, 0}, {0, 0, 2, 0}})), "a (b) (c) d -> a (x) (y) d | linear 0");
+  EXPECT_EQ(rule(pad(g, x, {.after = {1, 0, 0, 0}, .value = 1})), "(a) b c d -> (w) b c d");
+  EXPECT_EQ(rule(pad(g, x, {.after = {1, 0, 0, 0}, .mode = PadMode::kEdge, .value = 1})),
+            "(a) b c d -> (w) b c d | linear 0");
+  EXPECT_EQ(rule(upsample(g, x, {{8, 6}})), "(a) (b) c d -> (w) (x) c d | linear 0");
+}
+
 TEST_F(Rules, AttentionRuleMatchesGoldenText) {
   Tensor* q = f32({8, 3, 4, 2});
   Tensor* k = f32({8, 5, 2, 2});
@@ -101,6 +125,26 @@ TEST_F(Rules, RulesOfOpsWithStateMatchGoldenText) {
     EXPECT_EQ(delta(4, 4, tiled), "(d) h (t), (d) h (t), (d) h (t), h (t), h (t), (d) (e) h, (t) -> (d) (n) h");
     EXPECT_EQ(delta(4, 0, tiled), "(d) (g) (t), (d) (g) (t), (d) h (t), h (t), h (t), (d) (e) h, (t) -> (d) (n) h");
   }
+}
+
+TEST_F(Rules, RulesOfConvolutionsMatchGoldenText) {
+  Tensor* x = f32({9, 8, 4, 2});
+  EXPECT_EQ(rule(conv_2d(g, f32({3, 3, 4, 6}), x, {})), "(u) (v) i o, (x) (y) i n -> (p) (q) o n | sum i | linear 0 1");
+  EXPECT_EQ(rule(conv_2d(g, f32({1, 1, 4, 6}), x, {})), "(u) (v) i o, x y i n -> x y o n | sum i | linear 0 1");
+  EXPECT_EQ(rule(conv_2d(g, f32({1, 1, 4, 6}), x, {.stride = {2, 1}, .pads = {0, 0, 1, 0}})),
+            "(u) (v) i o, (x) (y) i n -> (p) (q) o n | sum i | linear 0 1");
+  EXPECT_EQ(rule(conv_2d(g, f32({3, 1, 1, 4}), x, {.groups = 4})),
+            "(u) (v) (i) o, (x) y o n -> (p) y o n | linear 0 1");
+  EXPECT_EQ(rule(conv_2d(g, f32({3, 1, 1, 8}), x, {.groups = 4})),
+            "(u) (v) (i) o, (x) y o/2 n -> (p) y o n | linear 0 1");
+  EXPECT_EQ(rule(conv_2d(g, f32({3, 3, 2, 4}), x, {.groups = 2})),
+            "(u) (v) (i) (o), (x) (y) (c) n -> (p) (q) (o) n | linear 0 1");
+  EXPECT_EQ(rule(conv_transpose_2d(g, f32({3, 3, 6, 4}), x, {})),
+            "(u) (v) o i, (x) (y) i n -> (p) (q) o n | sum i | linear 0 1");
+  EXPECT_EQ(rule(conv_transpose_2d(g, f32({3, 3, 1, 4}), x, {.groups = 4})),
+            "(u) (v) (o) i, (x) (y) i n -> (p) (q) i n | linear 0 1");
+  EXPECT_EQ(rule(conv_transpose_2d(g, f32({3, 3, 2, 4}), x, {.groups = 4})),
+            "(u) (v) (o) (i), (x) (y) (i) n -> (p) (q) (c) n | linear 0 1");
 }
 
 TEST_F(Rules, RulesOfDataMovementMatchGoldenText) {

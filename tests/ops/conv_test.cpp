@@ -1,0 +1,92 @@
+// Properties of convolutions: conv_transpose_2d is the transposed map of conv_2d, and the order of sums does not depend
+// on a device's share of the channels.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "graph/ops/ops.h"
+#include "tests/ops/eval.h"
+
+namespace shoal::test {
+namespace {
+
+Values random_values(const Shape& s, unsigned seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> between(-1, 1);
+  Values values(static_cast<size_t>(s[0] * s[1] * s[2] * s[3]));
+  for (double& value : values) value = between(random);
+  return rounded(DType::kF32, values);
+}
+
+double inner_product(const Values& a, const Values& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double sum = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+struct Sizes {
+  Shape w, x;
+  ConvParams params;
+};
+
+// Windows that do not reach the end of x need an output_pad. Strides, pads, dilations and groups have different values.
+const Sizes kSizes[] = {
+    {{3, 3, 5, 7}, {13, 9, 5, 2}, {.pads = {1, 1, 1, 1}}},
+    {{3, 2, 4, 6}, {12, 11, 4, 1}, {.stride = {2, 3}}},
+    {{4, 3, 3, 8}, {21, 17, 6, 3}, {{3, 2}, {4, 2, 1, 3}, {2, 4}, 2}},
+    {{5, 1, 1, 9}, {40, 1, 9, 2}, {{4, 1}, {2, 0, 0, 0}, {1, 1}, 9}},
+};
+
+/// The parameters with which conv_transpose_2d gives a result with the shape of x.
+ConvTransposeParams transposed(const Sizes& n) {
+  ConvTransposeParams params{n.params.stride, n.params.pads, n.params.dilation, {0, 0}, n.params.groups};
+  for (const int axis : {0, 1}) {
+    const int64_t free = n.x[axis] + n.params.pads[2 * axis] + n.params.pads[2 * axis + 1] -
+                         n.params.dilation[axis] * (n.w[axis] - 1) - 1;
+    params.output_pad[axis] = free % n.params.stride[axis];
+  }
+  return params;
+}
+
+TEST(Convolution, TransposedMapHasTheSameInnerProducts) {
+  for (const Sizes& n : kSizes) {
+    const Values w = random_values(n.w, 1), x = random_values(n.x, 2);
+    Eval forward, backward;
+    Tensor* y = conv_2d(forward.graph, forward.input(n.w, w), forward.input(n.x, x), n.params);
+    const Shape result = y->shape;
+    const Values of_y = random_values(result, 3), conv = forward.run(y);
+    Tensor* back =
+        conv_transpose_2d(backward.graph, backward.input(n.w, w), backward.input(result, of_y), transposed(n));
+    ASSERT_EQ(back->shape, n.x);
+    const double expected = inner_product(conv, of_y), got = inner_product(x, backward.run(back));
+    EXPECT_NEAR(got, expected, 1e-5 * std::max(1.0, std::abs(expected)));
+  }
+}
+
+/// The results of channels [first, first + count) of a convolution with kernels w, or of its transposed map.
+Values results_of(const Sizes& n, const Values& w, int64_t first, int64_t count, bool transpose, int threads) {
+  Eval eval;
+  const int axis = transpose ? 2 : 3;
+  Tensor* kernels = slice(eval.graph, eval.input(n.w, w), {axis, first, count});
+  Tensor* x = eval.input(n.x, random_values(n.x, 5));
+  Tensor* y = transpose ? conv_transpose_2d(eval.graph, contiguous(eval.graph, kernels), x, {.stride = {2, 2}})
+                        : conv_2d(eval.graph, contiguous(eval.graph, kernels), x, n.params);
+  return eval.run(y, fmt::format("CPU0:threads={}", threads));
+}
+
+TEST(Convolution, ResultsDoNotDependOnOtherChannels) {
+  for (const bool transpose : {false, true}) {
+    const Sizes n{{3, 3, transpose ? 30 : 70, transpose ? 70 : 30}, {19, 5, 70, 1}, {.pads = {1, 1, 1, 1}}};
+    const Values w = random_values(n.w, 4), all = results_of(n, w, 0, 30, transpose, 1);
+    for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 1}, {1, 13}, {14, 16}}) {
+      const Values some = results_of(n, w, first, count, transpose, 3);
+      const auto plane = static_cast<int64_t>(all.size()) / 30;
+      EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + first * plane)) << first << ", " << count;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shoal::test
