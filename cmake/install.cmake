@@ -17,6 +17,17 @@ endif()
 if(TARGET shoal_mpi)
   install(TARGETS shoal_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/shoal OPTIONAL)
 endif()
+# The C interface has its own file of targets, so that C projects need no other package. OPTIONAL, because a build with
+# --target shoal makes no libshoal.so.
+if(TARGET shoal_c)
+  install(TARGETS shoal_c EXPORT shoal-c-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
+  install(EXPORT shoal-c-targets NAMESPACE shoal:: DESTINATION ${shoal_package_dir})
+  install(FILES ${shoal_root}/c/shoal.h ${shoal_root}/c/shoal_devices.h ${shoal_root}/c/shoal_models.h
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  file(RELATIVE_PATH shoal_pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+  configure_file(${shoal_root}/cmake/shoal.pc.in ${PROJECT_BINARY_DIR}/shoal.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/shoal.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()
 install(EXPORT shoal-targets NAMESPACE shoal:: DESTINATION ${shoal_package_dir})
 
 configure_package_config_file(${shoal_root}/cmake/shoal-config.cmake.in ${PROJECT_BINARY_DIR}/shoal-config.cmake

@@ -81,6 +81,22 @@ class Cursor {
   std::string_view rest_;
 };
 
+/// Parses "name=value, name=value".
+void parse_params(Cursor& cursor, OpParams& params) {
+  do {
+    const std::string_view name = cursor.word("a parameter");
+    cursor.expect('=');
+    set_param(params, name, cursor.value());
+  } while (cursor.accept(','));
+}
+
+/// Parses parameters after a '{', and the '}'.
+void parse_params_in_braces(Cursor& cursor, OpParams& params) {
+  if (cursor.accept('}')) return;
+  parse_params(cursor, params);
+  cursor.expect('}');
+}
+
 class Parser {
  public:
   Parser(Graph& graph, TensorContext& weights) : graph_(graph), weights_(weights) {}
@@ -136,7 +152,7 @@ class Parser {
     cursor.expect('(');
     std::vector<Tensor*> sources = parse_sources(cursor);
     OpParams params = info(*op).default_params;
-    if (cursor.accept('{')) parse_params(cursor, params);
+    if (cursor.accept('{')) parse_params_in_braces(cursor, params);
     require_new(name);
     define(name, graph_.add_node(*op, std::move(params), std::move(sources), name));
   }
@@ -149,16 +165,6 @@ class Parser {
     } while (cursor.accept(','));
     cursor.expect(')');
     return sources;
-  }
-
-  static void parse_params(Cursor& cursor, OpParams& params) {
-    if (cursor.accept('}')) return;
-    do {
-      const std::string_view name = cursor.word("a parameter");
-      cursor.expect('=');
-      set_param(params, name, cursor.value());
-    } while (cursor.accept(','));
-    cursor.expect('}');
   }
 
   static Shape parse_shape(std::string_view text) {
@@ -186,6 +192,18 @@ class Parser {
 };
 
 }  // namespace
+
+OpParams params_from_string(Op op, std::string_view text) {
+  OpParams params = info(op).default_params;
+  Cursor cursor(text);
+  if (cursor.accept('{')) {
+    parse_params_in_braces(cursor, params);
+  } else if (!cursor.at_end()) {
+    parse_params(cursor, params);
+  }
+  cursor.expect_end();
+  return params;
+}
 
 void parse_graph(std::string_view text, Graph& graph, TensorContext& weights) {
   Parser parser(graph, weights);

@@ -23,6 +23,9 @@ std::string to_string(const Graph& graph);
 std::string to_string(const Tensor& node);
 /// Returns a text such as "{dims=32, mode=halves}", or "" if all parameters have their defaults.
 std::string params_to_string(Op op, const OpParams& params);
+/// Inverse of params_to_string(). The braces may be missing: "dims=32, mode=halves". Throws InvalidArgument for an
+/// unknown parameter or a bad value.
+OpParams params_from_string(Op op, std::string_view text);
 
 /// Fills `graph`. Adds each persistent leaf to `weights` if `weights` has no leaf with the same name, dtype and shape.
 /// Throws InvalidArgument for invalid text. The message starts with the line number, such as "line 3: ...".

@@ -12,10 +12,10 @@ import subprocess
 import sys
 
 PATH = re.compile(r"(?:[\w.-]+/)*[\w.-]*(?:\{[\w.,]+\})?[\w.-]*/?")
-SOURCE = re.compile(r"\w\.(?:h|cpp|cu|cuh|py|md|cmake|svg|def)$")
+SOURCE = re.compile(r"\w\.(?:h|c|cpp|cu|cuh|py|md|cmake|svg|def)$")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # the target is a file, relative to the page
 PLACEHOLDER = re.compile(r"cumsum|gizmo")
-QUOTE = re.compile(r"^```cpp\n// (\S+\.cpp)\n(.*?)^```$", re.MULTILINE | re.DOTALL)  # the first line names the source file
+QUOTE = re.compile(r"^```c(?:pp)?\n// (\S+\.c(?:pp)?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)  # line 1 names the file
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Checks the order of the folders: a file may include files of its own folder and of earlier folders.
 
-    base <- graph <- devices <- processes <- {sched, collectives <- machine <- meta} <- models <- tuning <- tools
+    base <- graph <- devices <- processes <- {sched, collectives <- machine <- meta} <- models <- tuning <- {c, tools}
 
-sched must not include collectives, machine or meta. The subfolders of meta, models, tuning and tools also have an
-order. PRIVATE lists folders with private headers. tests, benchmarks and examples may include all these folders. Only
-tests and benchmarks may include tests. Other folders must not include benchmarks or examples.
+sched must not include collectives, machine or meta. tools must not include c, the C interface. The subfolders of meta,
+models, tuning and tools also have an order. PRIVATE lists folders with private headers. tests, benchmarks and examples
+may include all these folders. Only tests and benchmarks may include tests. Other folders must not include benchmarks or
+examples.
 
 The chooser (tuning/choose) decides how a model runs. So only a few other places may construct a Placement or a
 ModelPlan.
@@ -16,8 +17,9 @@ import pathlib
 import re
 import sys
 
-LEVELS = ["base", "graph", "devices", "processes", "sched", "collectives", "machine", "meta", "models", "tuning", "tools"]
-STRANGERS = {"sched": {"collectives", "machine", "meta"}, "collectives": {"sched"}, "machine": {"sched"}, "meta": {"sched"}}
+LEVELS = ["base", "graph", "devices", "processes", "sched", "collectives", "machine", "meta", "models", "tuning", "c", "tools"]
+STRANGERS = {"sched": {"collectives", "machine", "meta"}, "collectives": {"sched"}, "machine": {"sched"}, "meta": {"sched"},
+             "tools": {"c"}}
 # The subfolders ("rooms") of a folder, in order. A room may include earlier rooms. "" stands for the
 # files directly in the folder.
 ROOMS = {
@@ -43,7 +45,7 @@ CONSTRUCTION = re.compile(r"\b(?:Placement|ModelPlan)(?:>|\s+\w+)?[({]")
 MEMBERS = re.compile(r"\b(?:Placement|ModelPlan) (\w+(?:, \w+)*);")
 MOST_CONSTRUCTIONS = 4
 CONSTRUCTORS = ("models", "tuning/choose", "tests", "benchmarks")  # folders in which constructions are not counted
-SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
+SUFFIXES = {".h", ".c", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 

@@ -24,10 +24,10 @@ PHRASES = {
     r"\bforgets?\b|\bmade of two\b": "evict, discard; recurrent or sliding-window layers; a meta device of two",
 }
 ROOT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[1]).resolve()
-PAGES, CODE = (".md", ".py", ".cmake"), (".h", ".cpp", ".cu", ".cuh", ".def", ".inc")
+PAGES, CODE = (".md", ".py", ".cmake"), (".h", ".c", ".cpp", ".cu", ".cuh", ".def", ".inc")
 SKIPPED = ("build/", "scripts/check_prose.py", "tests/project/checks_test.py")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-COMMENT = re.compile(r"(?:^|(?<=\s))//[^\n]*(?:\n\s*//[^\n]*)*", re.MULTILINE)
+COMMENT = re.compile(r"(?:^|(?<=\s))//[^\n]*(?:\n\s*//[^\n]*)*|(?:^|(?<=\s))/\*.*?\*/", re.MULTILINE | re.DOTALL)
 STRINGS = re.compile(r'"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\\n])*")*')
 
 
@@ -50,7 +50,7 @@ breaches = False
 for name in sorted(name for name in names if name.endswith(PAGES + CODE) and not name.startswith(SKIPPED) and (ROOT / name).exists()):
     source = (ROOT / name).read_text()
     for match, phrase in ((match, phrase) for match in texts_of(name, source) for phrase in PHRASES):
-        text = re.sub(r'//[/<]*|"', blank, match[0])
+        text = re.sub(r'//[/<]*|\n \* |"', blank, match[0])
         for found in re.finditer(phrase, text):
             around = " ".join(text[max(0, found.start() - 60):found.end() + 60].split())
             if not any(name == file and words in around for file, words, _ in exceptions):

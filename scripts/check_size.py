@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 
-SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".cmake", ".sh"}
+SUFFIXES = {".h", ".c", ".cpp", ".cu", ".cuh", ".py", ".cmake", ".sh"}
 SOURCE_LINES, TEST_LINES = 500, 800
 REPOSITORY_BYTES = 28_000_000
 SHARED_FOLDER = re.compile(r"\bTempDir\(\)|\btemp_directory_path\(\)")

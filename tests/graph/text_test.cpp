@@ -77,6 +77,19 @@ TEST(Text, PrintsOnlyNonDefaultParameters) {
   EXPECT_EQ(params_to_string(Op::kScale, ScaleParams{-0.0f, -0.0f}), "{scale=-0, bias=-0}");
 }
 
+TEST(Text, ParsesParameters) {
+  const RopeParams rope{.dims = 32, .mode = RopeMode::kHalves};
+  for (const char* text : {"{dims=32, mode=halves}", "dims=32,mode=halves", " { dims = 32 , mode = halves } "}) {
+    EXPECT_EQ(std::get<RopeParams>(params_from_string(Op::kRope, text)), rope) << text;
+  }
+  for (const char* text : {"", "{}", " { } "}) {
+    EXPECT_EQ(std::get<RopeParams>(params_from_string(Op::kRope, text)), RopeParams{}) << text;
+  }
+  for (const char* text : {"{", "}", "{dims=32", "dims=32}", "dims=32,", "dims", "size=3", "dims=x", "{} dims=1"}) {
+    EXPECT_THROW(params_from_string(Op::kRope, text), InvalidArgument) << text;
+  }
+}
+
 /// Nodes in which every parameter differs from its default. tests/graph/ops/infer_test.cpp has rows for every op and
 /// parameter.
 const char* const kNodes[] = {

@@ -129,6 +129,15 @@ class ChecksTest(unittest.TestCase):
         self.write("docs/library.md", "```cpp\n// examples/sum.cpp\nint sum() { return 4; }\n```\n```cpp\n// examples/none.cpp\n```\n")
         self.check("check_docs.py", "docs/library.md: a block differs from the code in examples/sum.cpp", "examples/none.cpp")
 
+    def test_checks_c_files(self):
+        self.write("examples/sum.c", "/* The sum of\n * the others. */\nint sum(void) { return 3; }\n")
+        self.write("docs/c.md", "```c\n// examples/sum.c\nint sum(void) { return 4; }\n```\n")
+        self.check("check_docs.py", "docs/c.md: a block differs from the code in examples/sum.c")
+        self.check("check_prose.py", "examples/sum.c:2: 'the other' with its noun")
+        self.write("c/shoal.h", "int sum(void);\n")
+        self.write("tools/bad.cpp", '#include "c/shoal.h"\n')
+        self.check("check_layering.py", "tools must not include c/shoal.h")
+
     def test_rejects_phrases_in_comments_pages_and_messages(self):
         self.write("graph/bad.cpp", '// The weights lie on the host.\nint x;  // no multiple of 32\n'
                    'fail("the message is brought by"\n     " another process, too");\n')
