@@ -16,6 +16,13 @@
 //   fused qkv [256, 512] (256 + 128 + 128 rows), even:          axis 1, segments {{128,128}, {64,64}, {64,64}}
 //   attn_k [256, 128], 4 KV heads shared by 8 devices:          axis 1, partition "32:{0,1} 32:{2,3} ..."
 //
+// Inputs and nodes usually need no layouts, because plans derive them. MetaOptions::constraints may require the layout
+// of an input or node, or give a hint (meta/plan/constraints.h). The constraint callback is a second callback, because
+// it answers only for some tensors, and when a graph is planned. The split-state callback answers for each weight and
+// cache, and when the tensor is placed. A graph may also contain the op reshard.
+//
+//   options.constraints = constraints({{"x", Constraint::requirement(SplitState::even(1))}});
+//
 // With several processes (MetaOptions::processes), every process must make the same calls to the meta device, in the
 // same order and with the same graphs. Remote devices represent members of other processes. All processes must write
 // the same values to a tensor. All processes must read a tensor together, and each process gets the value.
@@ -23,6 +30,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -50,17 +58,41 @@ struct SplitState {
   std::vector<std::vector<int64_t>> segments;
   /// A partition with any runs and any owners. If `partition` is set, `segments` must be empty.
   std::optional<Partition> partition;
+  /// Divides the axis in proportion to one number >= 0 per device (Partition::by_ratio), whatever its length is. An
+  /// empty list divides the axis evenly. Axis 0 of a quantised dtype is divided in whole blocks. If `ratio` is set,
+  /// `segments` and `partition` must be empty.
+  std::optional<std::vector<double>> ratio = {};
 
   static SplitState mirrored() { return {}; }
   static SplitState partial() { return {SplitAxis::kPartial, {}, {}}; }
   /// Throws InvalidArgument if the axis is not in 0 to 3.
   static SplitState split(int axis, std::vector<std::vector<int64_t>> segments);
   static SplitState split(int axis, Partition partition);
-  /// "axis 1 {128, 128} {64, 64}", "axis 1 [32:{0,1} 32:{2,3}]", "mirrored".
+  static SplitState by_ratio(int axis, std::vector<double> ratio);
+  static SplitState even(int axis) { return by_ratio(axis, {}); }
+  /// "axis 1 {128, 128} {64, 64}", "axis 1 [32:{0,1} 32:{2,3}]", "axis 1 by 3:1", "axis 1", "mirrored".
   std::string to_string() const;
 };
 
 using SplitStateCallback = std::function<SplitState(const Tensor& tensor)>;
+/// A callback that returns the state of the tensor's name, or mirrored for other names.
+SplitStateCallback split_states(std::map<std::string, SplitState> states);
+
+/// A required or preferred layout of an input or node (meta/plan/constraints.h).
+struct Constraint {
+  SplitState state;
+  bool required = true;
+  double factor = kHintFactor;  ///< LayoutConstraint::factor
+
+  static Constraint requirement(SplitState state) { return {std::move(state)}; }
+  static Constraint hint(SplitState state, double factor = kHintFactor) { return {std::move(state), false, factor}; }
+};
+
+/// Called for each input and node when a graph is planned, and for each use of a cached plan. nullopt: no constraint.
+/// With several processes, the answers must be the same in all processes.
+using ConstraintCallback = std::function<std::optional<Constraint>(const Tensor& tensor)>;
+/// A callback that returns the constraint of the tensor's name. Names that no tensor has are ignored.
+ConstraintCallback constraints(std::map<std::string, Constraint> constraints);
 
 /// Checks the split state of a tensor on `devices` devices, and converts this state to a layout. Throws InvalidArgument
 /// with a message such as "split state of blk.0.attn_q: segment lengths on axis 1 add up to 250, expected 256 (192 +
@@ -74,7 +106,8 @@ struct MetaOptions {
   std::chrono::milliseconds comm_timeout = collectives::default_timeout();
   /// Creates the communicator of the ranks; empty: communicator_for() of collectives/factory.h.
   collectives::CommunicatorFactory communicator = nullptr;
-  RuleLookup rules = rule_text;  ///< sharding rules; an op without a rule runs mirrored
+  RuleLookup rules = rule_text;         ///< sharding rules; an op without a rule runs mirrored
+  ConstraintCallback constraints = {};  ///< layouts of inputs and nodes; empty: plans choose all of them
   /// Result of Device::offload_op: whether the node runs faster on this device even if the weights of the node must be
   /// streamed. If this function is empty, the result is true if all members return true.
   std::function<bool(const Tensor& node)> offload_op = {};
@@ -109,6 +142,8 @@ class MetaDevice : public Device {
   /// The context for planning graphs on this device, without the shards of placed tensors. The context contains the
   /// communicator traits that the communicator factory predicts.
   virtual PlanContext plan_context() const = 0;
+  /// Calls MetaOptions::constraints and checks the answer; empty if this option is empty.
+  virtual ConstraintLookup constraints() const = 0;
 };
 
 /// The shard of a tensor on rank `rank`. The tensor is in a meta buffer: a weight, a cache, or a tensor of a planned

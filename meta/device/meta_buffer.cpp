@@ -215,8 +215,10 @@ void MetaBuffer::make_view(const Tensor& view) {
   std::vector<std::shared_ptr<Graph>> graphs;
   for (size_t rank = 0; rank < shards.local.size(); ++rank) graphs.push_back(std::make_shared<Graph>());
   for (auto link = chain.rbegin(); link != chain.rend(); ++link) {
-    auto layout = view_layout(**link, shards.layout);
-    if (!layout) return;
+    const bool is_reshard = (*link)->op == Op::kReshard;
+    auto layout = is_reshard ? layout_of_reshard(**link, static_cast<int>(shards.local.size()))
+                             : view_layout(**link, shards.layout);
+    if (!layout || (is_reshard && *layout != shards.layout)) return;
     for (size_t rank = 0; rank < shards.local.size(); ++rank) {
       if ((*link)->op == Op::kReshape && !shards.local[rank]->is_contiguous()) return;
       OpParams params = local_view_params(**link, shards.layout, *layout, static_cast<int>(rank));

@@ -148,9 +148,22 @@ class MetaDeviceImpl final : public MetaDevice {
     return {.shards = {},
             .copied_weights = [this](const Tensor& weight) { return ask(weight); },
             .rules = options_.rules,
+            .constraints = constraints(),
             .costs = costs_,
             .communicator = options_.communicator.describe(members_, comm_options()),
             .results_are_whole = mesh().spans()};
+  }
+  ConstraintLookup constraints() const override {
+    if (!options_.constraints) return {};
+    return [this](const Tensor& tensor) -> std::optional<LayoutConstraint> {
+      const auto answer = options_.constraints(tensor);
+      if (!answer) return std::nullopt;
+      require<InvalidArgument>(answer->factor > 0, "the hint for {} has the factor {}; give a number above 0",
+                               tensor.name, answer->factor);
+      Layout layout = to_layout(answer->state, tensor, static_cast<int>(members_.size()));
+      if (members_.size() == 1) layout = Layout::mirrored();
+      return LayoutConstraint{std::move(layout), answer->required, answer->factor};
+    };
   }
 
  private:

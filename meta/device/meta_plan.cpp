@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "devices/allocate.h"
 #include "meta/device/meta_backend.h"
+#include "meta/meta.h"
 #include "meta/plan/joined_norm.h"
 
 namespace shoal::meta {
@@ -166,10 +167,22 @@ void MetaGraphPlan::remember_graph() {
     }
     outside_.push_back(std::move(outside));
   }
+  constraints_ = constraints_in(*claim_->range().graph);
 }
 
-bool MetaGraphPlan::fits(const Graph& graph) const {
-  if (*graph.topology() != *topology_) return false;
+std::vector<MetaGraphPlan::Numbered> MetaGraphPlan::constraints_in(Graph& graph) const {
+  const ConstraintLookup lookup = static_cast<const MetaDevice&>(backend_.device()).constraints();
+  if (!lookup) return {};
+  const GraphRange range{&graph, claim_->range().begin, claim_->range().end};
+  std::vector<Numbered> found;
+  for (ConstrainedTensor& one : constraints_of(range, static_cast<int>(plan_.ranks.size()), lookup)) {
+    found.push_back({!one.tensor->is_leaf(), one.tensor->id, std::move(one.constraint)});
+  }
+  return found;
+}
+
+bool MetaGraphPlan::fits(Graph& graph) const {
+  if (*graph.topology() != *topology_ || constraints_in(graph) != constraints_) return false;
   return std::all_of(outside_.begin(), outside_.end(), [&](const Outside& outside) {
     const auto number = static_cast<size_t>(outside.number);
     const Tensor& tensor = outside.persistent != nullptr ? *outside.persistent
@@ -193,6 +206,7 @@ void MetaGraphPlan::move_to(Graph& graph) {
   for (auto& [tensor, layout] : plan_.layouts) {
     if (const auto found = heir.find(tensor); found != heir.end()) tensor = found->second;
   }
+  for (ConstrainedTensor& one : plan_.constraints) one.tensor = heir.at(one.tensor);
   decltype(plan_.shards) shards;
   for (auto& [tensor, own] : plan_.shards) shards.emplace(heir.at(tensor), std::move(own));
   plan_.shards = std::move(shards);

@@ -46,8 +46,8 @@ class MetaGraphPlan final : public GraphPlan {
   const Plan& plan() const { return plan_; }
   const MetaBuffer& buffer() const { return buffer_; }
   /// True if the graph has the same topology as the planned graph, and if the tensors that the range reads from outside
-  /// still have the addresses for which the plan was made.
-  bool fits(const Graph& graph) const;
+  /// still have the addresses for which the plan was made, and if the constraint callback gives the same answers.
+  bool fits(Graph& graph) const;
   /// Moves the plan to a graph that fits. Waits for queued runs.
   void move_to(Graph& graph);
   /// Queues the steps of segments [first, last).
@@ -74,6 +74,14 @@ class MetaGraphPlan final : public GraphPlan {
     std::vector<const std::byte*> places;
   };
 
+  /// A constraint of the planned graph. The graph may no longer exist, so the tensor is known by its number.
+  struct Numbered {
+    bool is_node = false;
+    int number = -1;
+    LayoutConstraint constraint;
+    bool operator==(const Numbered&) const = default;
+  };
+
   /// A group of segments recorded on every rank. One replay runs all steps of the group, including collectives.
   struct Recorded {
     int64_t runs = 0;
@@ -85,6 +93,8 @@ class MetaGraphPlan final : public GraphPlan {
   void bind();
   void unbind();
   void remember_graph();
+  /// The answers of the constraint callback for the planned nodes of `graph` and for its inputs.
+  std::vector<Numbered> constraints_in(Graph& graph) const;
   static std::vector<const std::byte*> places_of(const Tensor& tensor);
   void compile();
   std::unique_ptr<GraphPlan> compile(size_t rank, const NodeRange& range, size_t step,
@@ -108,6 +118,7 @@ class MetaGraphPlan final : public GraphPlan {
   std::shared_ptr<const Topology> topology_;
   std::vector<const Tensor*> inputs_, nodes_;  ///< tensors of the graph; they may no longer exist
   std::vector<Outside> outside_;
+  std::vector<Numbered> constraints_;
   std::vector<Action> actions_;  ///< one for each step
   /// The key is the group's first segment and the segment after the group's last segment.
   std::map<std::pair<int, int>, Recorded> recorded_;

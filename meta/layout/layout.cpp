@@ -172,7 +172,7 @@ SliceParams local_slice(const Layout& source, const SliceParams& global, int dev
   if (global.step != 1) return slice_of_shard(source.partition, global, device).value();
   SliceParams local = global;
   local.begin = source.partition.slice(0, global.begin).local_length(device);
-  local.length = source.partition.slice(global.begin, global.length).local_length(device);
+  local.length = slice_layout(source, global)->partition.local_length(device);
   return local;
 }
 

@@ -49,6 +49,13 @@ struct Layout {
 /// whole number of blocks. `what` names the tensor in the message.
 void check_layout(const Layout& layout, DType dtype, const Shape& shape, int devices, std::string_view what);
 
+/// Parses a layout of a tensor: "mirrored"; "axis 1" for an even division, on axis 0 of a quantised dtype in whole
+/// blocks; or "axis 1 [3:{0} 2:{1}]", see Partition::parse. With one device, the result is mirrored. Throws
+/// InvalidArgument if the text is invalid or does not fit the tensor. `what` starts the message, such as "[reshard y]".
+Layout parse_layout(std::string_view text, const Tensor& tensor, int devices, std::string_view what);
+/// The layout of a reshard node.
+Layout layout_of_reshard(const Tensor& node, int devices);
+
 /// Layout of a reshaped view. The viewed tensor has the layout `layout`.
 ///   [32, 8] split 1 [6:{0} 2:{1}] reshaped to [256]  -> split 0 [192:{0} 64:{1}]
 ///   [256] split 0 [100:{0} 156:{1}] reshaped to [32, 8] -> nullopt
@@ -62,9 +69,9 @@ Layout permute_layout(const Layout& layout, const std::array<int, 4>& axes);
 /// Converts the slice `global` of the source to the coordinates of a device's shard. slice_layout() has accepted it.
 SliceParams local_slice(const Layout& source, const SliceParams& global, int device);
 
-/// Layout of a reshape, slice or permute whose source has layout `source`. Returns nullopt if no layout can express and
-/// store the result, for example if a cut is inside an element of the view. In this case, the source must be
-/// redistributed first.
+/// Layout of a reshape, slice or permute (not of a reshard) whose source has layout `source`. Returns nullopt if no
+/// layout can express and store the result, for example if a cut is inside an element of the view. In this case, the
+/// source must be redistributed first.
 ///   [32, 8] split 1 [6:{0} 2:{1}], its rows 4-7 (slice of axis 1): split 1 [2:{0} 2:{1}]; rank 0 takes rows 4-5 of its
 ///   6 rows, and rank 1 takes both of its rows
 std::optional<Layout> view_layout(const Tensor& view, const Layout& source);

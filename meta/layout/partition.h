@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace shoal::meta {
@@ -105,6 +106,8 @@ class Partition {
   /// Text such as "4:{0} 4:{1}". Runs that repeat at least three times are written once, with a factor: "(2:{0} 2:{1})
   /// x 8". Length 0 gives "empty".
   std::string to_string() const;
+  /// Inverse of to_string(). Throws InvalidArgument for any other text.
+  static Partition parse(int devices, std::string_view text);
 
  private:
   /// All copies of a partition share the content, because plans have thousands of partitions. The content never changes

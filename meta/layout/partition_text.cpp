@@ -1,6 +1,9 @@
 // Partitions as text: "6:{0} 2:{1}", "1:{0,1} 1:{2,3}", "(2:{0} 2:{1}) x 8", "empty".
 #include <fmt/ranges.h>
 
+#include <charconv>
+
+#include "base/error.h"
 #include "meta/layout/partition.h"
 
 namespace shoal::meta {
@@ -23,7 +26,77 @@ std::string join(std::span<const Run> runs) {
   return text;
 }
 
+/// Reads the grammar of Partition::to_string from left to right.
+class Reader {
+ public:
+  explicit Reader(std::string_view text) : all_(text), rest_(text) {}
+
+  std::vector<Run> runs() {
+    std::vector<Run> out;
+    while (!take("")) {
+      const std::vector<Run> part = take("(") ? repeated() : std::vector<Run>{run()};
+      out.insert(out.end(), part.begin(), part.end());
+    }
+    return out;
+  }
+
+ private:
+  static constexpr size_t kMostRuns = size_t{1} << 26;  // the limit of Partition::tile
+
+  /// Skips blanks. Then skips `mark`, or returns false if `mark` does not follow. The mark "" is the end of the text.
+  bool take(std::string_view mark) {
+    rest_.remove_prefix(std::min(rest_.find_first_not_of(' '), rest_.size()));
+    if (mark.empty() || !rest_.starts_with(mark)) return mark.empty() && rest_.empty();
+    rest_.remove_prefix(mark.size());
+    return true;
+  }
+
+  void expect(bool is_valid) const {
+    require<InvalidArgument>(is_valid,
+                             "'{}' is not a partition (error at '{}'); write runs with their owners, such as "
+                             "'3:{{0}} 2:{{0,1}}' or '(2:{{0}} 2:{{1}}) x 8'",
+                             all_, rest_);
+  }
+
+  template <class Number>
+  Number number() {
+    Number value = 0;
+    take(" ");
+    const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
+    expect(error == std::errc() && value >= 0);
+    rest_.remove_prefix(static_cast<size_t>(end - rest_.data()));
+    return value;
+  }
+
+  Run run() {
+    Run one;
+    one.length = number<int64_t>();
+    expect(take(":") && take("{"));
+    do one.owners.push_back(number<int>());
+    while (take(","));
+    expect(take("}"));
+    return one;
+  }
+
+  std::vector<Run> repeated() {
+    std::vector<Run> part, out;
+    do part.push_back(run());
+    while (!take(")"));
+    expect(take("x"));
+    const auto times = number<size_t>();
+    expect(times <= kMostRuns / part.size());
+    for (size_t i = 0; i < times; ++i) out.insert(out.end(), part.begin(), part.end());
+    return out;
+  }
+
+  std::string_view all_, rest_;
+};
+
 }  // namespace
+
+Partition Partition::parse(int devices, std::string_view text) {
+  return Partition(devices, text == "empty" ? std::vector<Run>() : Reader(text).runs());
+}
 
 std::string Partition::to_string() const {
   if (length_ == 0) return "empty";

@@ -27,7 +27,20 @@ SplitAxis axis_of(int axis) {
   return static_cast<SplitAxis>(axis);
 }
 
+/// Divides the axis by SplitState::ratio. On axis 0, no quantisation block is cut.
+Partition divided(const SplitState& state, const Tensor& tensor, int devices) {
+  const int axis = static_cast<int>(state.axis);
+  const int64_t unit = axis == 0 ? traits(tensor.dtype).block_elems : 1, length = tensor.shape[axis];
+  if (state.ratio->empty()) return Partition::even(devices, length / unit).scale_up(unit);
+  require<InvalidArgument>(state.ratio->size() == static_cast<size_t>(devices),
+                           "split state of {}: the ratio has {} numbers for {} devices", tensor.name,
+                           state.ratio->size(), devices);
+  return Partition::by_ratio(length, unit, *state.ratio);
+}
+
 Partition partition_of(const SplitState& state, const Tensor& tensor, int devices) {
+  if (state.partition) return *state.partition;
+  if (state.ratio) return divided(state, tensor, devices);
   const int axis = static_cast<int>(state.axis);
   const int64_t length = tensor.shape[axis];
   std::vector<Run> runs;
@@ -65,10 +78,15 @@ SplitState SplitState::split(int axis, Partition partition) {
   return {axis_of(axis), {}, std::move(partition)};
 }
 
+SplitState SplitState::by_ratio(int axis, std::vector<double> ratio) {
+  return {axis_of(axis), {}, {}, std::move(ratio)};
+}
+
 std::string SplitState::to_string() const {
   std::string text(name_of(axis));
   for (const auto& segment : segments) text += fmt::format(" {{{}}}", fmt::join(segment, ", "));
   if (partition) text += fmt::format(" [{}]", partition->to_string());
+  if (ratio && !ratio->empty()) text += fmt::format(" by {}", fmt::join(*ratio, ":"));
   return text;
 }
 
@@ -78,8 +96,8 @@ Layout to_layout(const SplitState& state, const Tensor& tensor, int devices) {
                            "split state of {}: there is no axis {}; expected 0-3, mirrored or partial", tensor.name,
                            axis);
   if (axis >= kMaxDims) {
-    require<InvalidArgument>(state.segments.empty() && !state.partition,
-                             "split state of {}: {} takes no segments and no partition", tensor.name,
+    require<InvalidArgument>(state.segments.empty() && !state.partition && !state.ratio,
+                             "split state of {}: {} takes no segments, partition or ratio", tensor.name,
                              name_of(state.axis));
   }
   if (state.axis == SplitAxis::kMirrored) return Layout::mirrored();
@@ -90,11 +108,25 @@ Layout to_layout(const SplitState& state, const Tensor& tensor, int devices) {
                              tensor.name, shoal::name_of(tensor.dtype));
     return Layout::partial();
   }
-  require<InvalidArgument>(state.segments.empty() || !state.partition,
-                           "split state of {}: give segments or a partition, not both", tensor.name);
-  Layout layout = Layout::split(axis, state.partition ? *state.partition : partition_of(state, tensor, devices));
+  require<InvalidArgument>(!state.segments.empty() + state.partition.has_value() + state.ratio.has_value() <= 1,
+                           "split state of {}: give only one of segments, partition and ratio", tensor.name);
+  Layout layout = Layout::split(axis, partition_of(state, tensor, devices));
   check_layout(layout, tensor.dtype, tensor.shape, devices, "split state of " + tensor.name);
   return layout;
+}
+
+SplitStateCallback split_states(std::map<std::string, SplitState> states) {
+  return [states = std::move(states)](const Tensor& tensor) {
+    const auto found = states.find(tensor.name);
+    return found == states.end() ? SplitState::mirrored() : found->second;
+  };
+}
+
+ConstraintCallback constraints(std::map<std::string, Constraint> constraints) {
+  return [constraints = std::move(constraints)](const Tensor& tensor) -> std::optional<Constraint> {
+    const auto found = constraints.find(tensor.name);
+    return found == constraints.end() ? std::nullopt : std::optional(found->second);
+  };
 }
 
 }  // namespace shoal::meta

@@ -50,6 +50,11 @@ std::string step_text(const Plan& plan, const Step& step) {
   return text;
 }
 
+std::string_view kind_of(const ConstrainedTensor& one) {
+  if (one.tensor->op == Op::kReshard) return "reshard";
+  return one.constraint.required ? "requirement" : "hint";
+}
+
 constexpr std::string_view kRepeated =
     "  depends only on weights, but is repeated in each run: split the weight differently, or mirror the weight";
 
@@ -76,6 +81,17 @@ std::string layouts_text(const Plan& plan) {
   for (const auto& [tensor, layout] : plan.layouts) {
     text += fmt::format("  {:<28} {:<5} {:<20} {}\n", tensor->name, name_of(tensor->dtype),
                         shoal::to_string(tensor->shape), layout.to_string());
+  }
+  return text;
+}
+
+std::string constraints_text(const Plan& plan) {
+  std::string text = plan.constraints.empty() ? "" : "constraints (with the conversions that they cause)\n";
+  for (const ConstrainedTensor& one : plan.constraints) {
+    text += fmt::format("  {:<28} {:<11} {:<28} ", one.tensor->name, kind_of(one), one.constraint.layout.to_string());
+    text += one.followed
+                ? fmt::format("{} conversions  {} bytes  {:.1f} us\n", one.conversions, one.bytes, one.seconds * 1e6)
+                : "not followed\n";
   }
   return text;
 }
@@ -114,7 +130,7 @@ std::string local_text(const Plan& plan, int rank) {
 
 std::string to_string(const Plan& plan) {
   std::string text = fmt::format("plan of {} on {} devices\n", plan.graph_name, plan.devices.size());
-  text += layouts_text(plan) + steps_text(plan);
+  text += layouts_text(plan) + constraints_text(plan) + steps_text(plan);
   text += fmt::format("memory in bytes\n  {:<8} {:>14} {:>14} {:>14} {:>14} {:>14}\n", "device", "weights", "cache",
                       "compute", "communication", "total");
   for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
@@ -135,6 +151,15 @@ std::string to_json(const Plan& plan) {
                        {"dtype", name_of(tensor->dtype)},
                        {"shape", tensor->shape},
                        {"layout", layout.to_string()}});
+  }
+  for (const ConstrainedTensor& one : plan.constraints) {
+    json["constraints"].push_back({{"tensor", one.tensor->name},
+                                   {"kind", kind_of(one)},
+                                   {"layout", one.constraint.layout.to_string()},
+                                   {"followed", one.followed},
+                                   {"conversions", one.conversions},
+                                   {"bytes", one.bytes},
+                                   {"seconds", one.seconds}});
   }
   auto& steps = json["steps"] = nlohmann::json::array();
   for (const Step& step : plan.steps) steps.push_back(step_json(plan, step));

@@ -47,6 +47,7 @@ Locals LocalBuilder::collective(Collective kind, const Locals& sources, std::vec
     begin_[rank] = index + 1;
   }
   steps_.push_back(std::move(step));
+  collective_bytes_ += bytes;
   return results;
 }
 

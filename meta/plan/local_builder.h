@@ -46,6 +46,9 @@ class LocalBuilder {
   Locals collective(Collective kind, const Locals& sources, std::vector<int64_t> counts, const std::string& name,
                     int64_t bytes);
 
+  /// Sum of Step::bytes of all collectives so far.
+  int64_t collective_bytes() const { return collective_bytes_; }
+
   /// Ends the Compute step and the segment. Nodes that are added later belong to the next segment.
   void cut();
   /// segments() returns the first step of each segment. cuts() returns the nodes before which the graph of a rank is
@@ -63,6 +66,7 @@ class LocalBuilder {
   std::vector<std::unique_ptr<Graph>> graphs_;
   std::vector<int> begin_;  ///< first node of the open Compute step, per rank
   std::vector<Step> steps_;
+  int64_t collective_bytes_ = 0;
   std::vector<int> segments_{0};
   std::vector<std::vector<int>> cuts_;
 };

@@ -7,6 +7,7 @@
 #include "graph/text.h"
 #include "meta/layout/layout.h"
 #include "meta/plan/candidates.h"
+#include "meta/plan/cost.h"
 #include "meta/plan/joined_norm.h"
 #include "meta/plan/redistribute.h"
 #include "meta/plan/routed.h"
@@ -18,7 +19,7 @@ namespace {
 class Lowering {
  public:
   Lowering(const GraphRange& range, int ranks, const Propagation& propagation, const LeafLayout& inputs,
-           const PlanContext& context, const PlanOptions& options)
+           const PlanContext& context, const PlanOptions& options, Plan& plan)
       : range_(range),
         ranks_(ranks),
         propagation_(propagation),
@@ -32,6 +33,7 @@ class Lowering {
         shown_(options.shown.begin(), options.shown.end()) {
     shards_.reserve(range.graph->inputs().size() + static_cast<size_t>(range.end - range.begin));
     for (int rank = 0; rank < ranks; ++rank) zeros_.push_back(std::make_unique<Graph>("zeros"));
+    for (ConstrainedTensor& one : plan.constraints) constrained_.emplace(one.tensor, &one);
   }
 
   void run(Plan& plan) {
@@ -118,7 +120,13 @@ class Lowering {
     for (const Version& version : known) available.push_back(version.layout);
     Version& from = known[cheapest_source(available, layout, tensor, ranks_, context_.costs)];
     make_zeros(tensor, from);
+    const int64_t before = builder_.collective_bytes();
     Locals made = redistribute(builder_, from.locals, tensor.shape, from.layout, layout, tensor.name);
+    if (ConstrainedTensor* cause = constrained(resharding_ != nullptr ? *resharding_ : tensor)) {
+      ++cause->conversions;
+      cause->bytes += builder_.collective_bytes() - before;
+      cause->seconds += conversion_cost(context_.costs, tensor, from.layout, layout, ranks_);
+    }
     known.push_back({layout, std::move(made)});
     return known.back();
   }
@@ -148,8 +156,24 @@ class Lowering {
     }
   }
 
+  ConstrainedTensor* constrained(const Tensor& tensor) const {
+    const auto found = constrained_.find(&tensor);
+    return found == constrained_.end() ? nullptr : found->second;
+  }
+
+  /// Adds the node, and converts its result if a constraint wants another layout. Later nodes read the converted value.
   void add_node(const Tensor& node) {
     const NodeChoice& choice = propagation_.at(&node);
+    resharding_ = node.op == Op::kReshard ? &node : nullptr;
+    compute(node, choice);
+    resharding_ = nullptr;
+    if (!choice.wanted) return;
+    Locals locals = locals_of(node, *choice.wanted);
+    shards_.at(&node) = {*choice.wanted, locals};
+    versions_[node] = {{*choice.wanted, std::move(locals)}};
+  }
+
+  void compute(const Tensor& node, const NodeChoice& choice) {
     if (add_to_partial(node, choice)) return;
     const bool may_be_zero = choice.result.is_partial() && !choice.by_candidates && !choice.selected;
     // All versions are created before references are taken, because the vectors of versions may grow.
@@ -210,6 +234,13 @@ class Lowering {
   void make_whole(const Tensor& node) {
     if (!node.is_output && !shown_.contains(&node)) return;
     if (node.storage()->is_persistent() || shards_.at(&node).layout.is_mirrored()) return;
+    const ConstrainedTensor* wish = constrained(node);
+    require<InvalidArgument>(wish == nullptr || !wish->constraint.required || node.op == Op::kReshard,
+                             "the required layout '{}' of {} contradicts its use as {}, which must be mirrored because "
+                             "the devices belong to "
+                             "several processes; require the layout of an earlier node, or give a hint",
+                             wish == nullptr ? "" : wish->constraint.layout.to_string(), node.name,
+                             node.is_output ? "an output" : "a copied value");
     shards_.at(&node) = {Layout::mirrored(), locals_of(node, Layout::mirrored())};
   }
 
@@ -315,6 +346,8 @@ class Lowering {
   std::unordered_map<const Tensor*, Tensor*> placeholders_;  ///< placeholder() of a tensor of an earlier range
   std::unordered_set<const Tensor*> used_later_;             ///< tensors that nodes after the range read
   std::unordered_set<const Tensor*> shown_;
+  std::unordered_map<const Tensor*, ConstrainedTensor*> constrained_;  ///< entries of Plan::constraints
+  const Tensor* resharding_ = nullptr;  ///< the reshard node that is added; it causes the conversion of its source
   std::vector<std::unique_ptr<Graph>> zeros_;  ///< RankPlan::zeros of each rank
   std::unordered_set<const Tensor*> absent_;   ///< the tensors of `zeros_`
 };
@@ -323,7 +356,7 @@ class Lowering {
 
 void lower(const GraphRange& range, int ranks, const Propagation& propagation, const LeafLayout& inputs,
            const PlanContext& context, const PlanOptions& options, Plan& plan) {
-  Lowering(range, ranks, propagation, inputs, context, options).run(plan);
+  Lowering(range, ranks, propagation, inputs, context, options, plan).run(plan);
 }
 
 }  // namespace shoal::meta

@@ -24,7 +24,8 @@ namespace shoal::meta {
 /// Sets the plan's steps and segments, and the shards of the nodes and inputs of the range. For each rank, sets the
 /// local graph with its cuts, shown nodes, late inputs and zeros (see RankPlan). `inputs` returns the layouts of
 /// inputs. The context must be the same as for the propagation. Only the cuts, shown nodes and late inputs of `options`
-/// are used. Throws InvalidArgument if a persistent leaf has no shards.
+/// are used. Adds the conversions of constrained tensors to the entries of Plan::constraints. Throws InvalidArgument if
+/// a persistent leaf has no shards, or if a node that must be mirrored has another required layout.
 void lower(const GraphRange& range, int ranks, const Propagation& propagation, const LeafLayout& inputs,
            const PlanContext& context, const PlanOptions& options, Plan& plan);
 

@@ -78,6 +78,21 @@ void add_placed(const Shards& shards, Role role, std::vector<RankPlan>& ranks) {
   }
 }
 
+/// Removes the constraints of inputs that an earlier range has placed. Throws InvalidArgument if such an input does not
+/// have its required layout.
+void drop_placed_inputs(std::vector<ConstrainedTensor>& constraints, const ShardLookup& placed) {
+  std::erase_if(constraints, [&](const ConstrainedTensor& one) {
+    const Shards* shards = one.tensor->is_leaf() ? placed(*one.tensor) : nullptr;
+    if (shards == nullptr) return false;
+    require<InvalidArgument>(
+        !one.constraint.required || shards->layout == one.constraint.layout,
+        "the required layout '{}' of input {} contradicts the layout '{}', in which an earlier range of the graph has "
+        "placed the input; require the same layout for all ranges",
+        one.constraint.layout.to_string(), one.tensor->name, shards->layout.to_string());
+    return true;
+  });
+}
+
 }  // namespace
 
 const Layout& Plan::layout(const Tensor& tensor) const {
@@ -167,16 +182,26 @@ Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<De
     if (known != asked.end()) return known->second;
     return asked.emplace(&tensor, context.copied_weights(*tensor.copied_from)).first->second;
   };
-  const Propagation propagation = propagate(range, ranks, leaf_layout, context.costs, context.rules);
   Plan plan;
-  lower(range, ranks, propagation, leaf_layout, context, options, plan);
+  plan.constraints = constraints_of(range, ranks, context.constraints);
+  drop_placed_inputs(plan.constraints, context.shards);
+  const Propagation propagation = propagate(range, ranks, leaf_layout, context.costs, context.rules, plan.constraints);
+  const LeafLayout input_layout = [&](const Tensor& input) {
+    const auto found = plan.constraints.empty() ? propagation.end() : propagation.find(&input);
+    return found != propagation.end() ? found->second.result : leaf_layout(input);
+  };
+  lower(range, ranks, propagation, input_layout, context, options, plan);
   plan.layouts.reserve(static_cast<size_t>(range.end - range.begin) + 64);
   plan.graph_uid = range.graph->uid();
   plan.graph_name = range.graph->name();
-  for (const Tensor* tensor : outside_tensors(range)) plan.layouts.emplace_back(tensor, leaf_layout(*tensor));
+  for (const Tensor* tensor : outside_tensors(range)) plan.layouts.emplace_back(tensor, input_layout(*tensor));
   for (int i = range.begin; i < range.end; ++i) {
     const Tensor* node = range.graph->nodes()[i];
-    plan.layouts.emplace_back(node, propagation.at(node).result);
+    plan.layouts.emplace_back(node, propagation.at(node).layout());
+  }
+  for (ConstrainedTensor& one : plan.constraints) {
+    const auto found = propagation.find(one.tensor);
+    one.followed = found != propagation.end() && found->second.layout() == one.constraint.layout;
   }
   const bool communicates = plan.communicates();
   for (int rank = 0; rank < ranks; ++rank) {

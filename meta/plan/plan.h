@@ -34,6 +34,8 @@ struct PlanContext {
   /// mirrored, like any other input.
   LeafLayout copied_weights = {};
   RuleLookup rules = rule_text;
+  /// Layouts that the program wants for inputs and nodes; empty: none.
+  ConstraintLookup constraints = {};
   machine::CostModel costs = {};
   /// Traits of the communicator that will run the plan: bytes of its buffers, and the nodes that it can join with a
   /// collective. By default, the communicator has no buffers and joins no nodes.
@@ -74,6 +76,8 @@ struct Plan : PreparedPlan {
   std::vector<int> segments;  ///< first step of each segment; a segment may have no steps
   /// Layout of every leaf and node: leaves in order of first use, then nodes.
   std::vector<std::pair<const Tensor*, Layout>> layouts;
+  /// Constraints and reshard nodes, with the conversions that they cause.
+  std::vector<ConstrainedTensor> constraints;
   /// Layout and local tensors of every input and node.
   std::unordered_map<const Tensor*, Shards> shards;
 
@@ -88,7 +92,8 @@ struct Plan : PreparedPlan {
 
 /// Makes a plan of a graph, or of a range of a graph, for the devices. Uses no device memory. Freezes the graph.
 /// `options.arena` is ignored: the reported memory is the memory that the plan needs. Throws InvalidArgument if a leaf
-/// is unknown, and DeviceError if a tensor exceeds a device's max_size.
+/// is unknown or a required layout is impossible (constraints.h), and DeviceError if a tensor exceeds a device's
+/// max_size.
 Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<Device* const> devices,
                const PlanOptions& options = {});
 /// Plans the whole graph for the default communicator of the devices.
@@ -109,15 +114,17 @@ uint64_t digest(const Plan& plan);
 
 /// Readable text: layouts, steps, memory.
 std::string to_string(const Plan& plan);
-/// The sections of to_string() that describe the layouts and the steps.
+/// The sections of to_string() that describe the layouts, the constraints ("" if there are none) and the steps.
 std::string layouts_text(const Plan& plan);
+std::string constraints_text(const Plan& plan);
 std::string steps_text(const Plan& plan);
 /// The local graph of one rank, divided into steps. The text has exactly the nodes that the device runs, with their
 /// numbers.
 std::string local_text(const Plan& plan, int rank);
 /// JSON text with the content of to_string(): {"devices": [...], "tensors": [{name, dtype, shape, layout}], "steps":
-/// [{kind, ...}], "segments": [first step, ...] if there are several, "memory": [{device, weights, cache, compute,
-/// communication, total}]}.
+/// [{kind, ...}], "constraints": [{tensor, kind, layout, followed, conversions, bytes, seconds}] if there are any,
+/// "segments": [first step, ...] if there are several, "memory": [{device, weights, cache, compute, communication,
+/// total}]}.
 std::string to_json(const Plan& plan);
 
 }  // namespace shoal::meta

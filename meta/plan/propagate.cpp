@@ -4,6 +4,7 @@
 #include <limits>
 #include <unordered_set>
 
+#include "base/error.h"
 #include "meta/plan/candidates.h"
 #include "meta/plan/routed.h"
 #include "meta/plan/strategies.h"
@@ -15,7 +16,7 @@ namespace {
 class Propagator {
  public:
   Propagator(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model,
-             const RuleLookup& rules)
+             const RuleLookup& rules, std::span<const ConstrainedTensor> constraints)
       : range_(range),
         ranks_(ranks),
         leaf_layout_(leaf_layout),
@@ -28,10 +29,14 @@ class Propagator {
         sum_users_(*range.graph) {
     const auto count = static_cast<size_t>(range.end - range.begin);
     result_.reserve(count);
+    for (const ConstrainedTensor& one : constraints) constraints_.emplace(one.tensor, &one.constraint);
   }
 
   Propagation run() {
     collect_users();
+    for (const auto& [tensor, constraint] : constraints_) {
+      if (tensor->is_leaf() && constraint->required) set_input(*tensor, constraint->layout);
+    }
     collect_shares();
     for (int i = range_.begin; i < range_.end; ++i) visit(*range_.graph->nodes()[i]);
     return std::move(result_);
@@ -86,6 +91,7 @@ class Propagator {
     for (const User& user : users) {
       const Tensor& next = *user.node;
       std::optional<double> part;
+      if (constraint_of(next) != nullptr || next.op == Op::kReshard) return std::nullopt;
       if (is_view(next.op) || is_by_element(next, rules_.find(next))) {
         part = cost_of_dividing(next);
       } else if (next.op == Op::kGetRows && user.index == 0 && is_for_the_host_alone(next)) {
@@ -103,7 +109,9 @@ class Propagator {
   bool needs_sum(const User& user) {
     const auto& routing = routed_[*user.node->src[static_cast<size_t>(user.index)]];
     if (routing && passes_routed(*user.node, user.index, *routing)) return false;
+    if (user.node->op == Op::kReshard) return true;
     if (!is_view(user.node->op)) return !passes_partial(*user.node, user.index, rules_.find(*user.node));
+    if (constraint_of(*user.node) != nullptr) return true;
     const auto& users = users_[*user.node];
     return std::any_of(users.begin(), users.end(), [&](const User& next) { return needs_sum(next); });
   }
@@ -160,8 +168,11 @@ class Propagator {
     return node.op == Op::kConcat && choice.result.is_split() ? &choice.result.partition : nullptr;
   }
 
-  double cost_of(const Tensor& node, const NodeChoice& choice) {
-    double cost = compute_cost(model_, node, parts_of(node, choice)) + later_cost(node, choice);
+  /// `wanted` is the layout to which the result is converted at once; nullptr if no constraint is followed.
+  double cost_of(const Tensor& node, const NodeChoice& choice, const Layout* wanted) {
+    double cost = compute_cost(model_, node, parts_of(node, choice));
+    cost +=
+        wanted == nullptr ? later_cost(node, choice) : conversion_cost(model_, node, choice.result, *wanted, ranks_);
     if (choice.by_candidates) {
       const auto candidates = candidates_of(node, choice.partition);
       cost += gather_cost(model_, static_cast<double>(candidate_bytes(node, *candidates)), ranks_);
@@ -183,7 +194,46 @@ class Propagator {
     return true;
   }
 
-  void visit(const Tensor& node) {
+  const LayoutConstraint* constraint_of(const Tensor& tensor) const {
+    if (constraints_.empty()) return nullptr;
+    const auto found = constraints_.find(&tensor);
+    return found == constraints_.end() ? nullptr : found->second;
+  }
+
+  void set_input(const Tensor& input, const Layout& layout) {
+    available_[input] = {layout};
+    result_.insert_or_assign(&input, NodeChoice{{}, layout, -1, {}});
+  }
+
+  /// Follows or drops the hints for inputs that `node` reads first. The hints of one node are decided together.
+  void decide_inputs(const Tensor& node) {
+    std::vector<const Tensor*> open;
+    double factor = std::numeric_limits<double>::infinity();
+    for (const Tensor* source : node.src) {
+      if (source == nullptr || !source->is_leaf() || !available_[*source].empty()) continue;
+      const LayoutConstraint* hint = constraint_of(*source);
+      if (hint == nullptr) continue;
+      open.push_back(source);
+      factor = std::min(factor, hint->factor);
+    }
+    if (open.empty()) return;
+    const auto cost = [&](bool follows) {
+      for (const Tensor* input : open)
+        set_input(*input, follows ? constraint_of(*input)->layout : leaf_layout_(*input));
+      return cheapest(node, nullptr, true).cost;
+    };
+    const double without = cost(false);
+    if (cost(true) > factor * without) cost(false);
+  }
+
+  struct Offer {
+    NodeChoice choice;
+    double cost = 0;
+  };
+
+  /// The cheapest strategy whose result is then converted to `wanted`, or whose result needs no conversion (nullptr).
+  /// The cost of a single strategy is computed only if `needs_cost` is set.
+  Offer cheapest(const Tensor& node, const Layout* wanted, bool needs_cost) {
     std::vector<Layout> sources(node.src.size());
     for (size_t i = 0; i < node.src.size(); ++i) {
       if (node.src[i] != nullptr) sources[i] = layout_of(*node.src[i]);
@@ -191,7 +241,7 @@ class Propagator {
     if (looks_up_selected(node)) {
       const auto ids = result_.find(node.src[1]);
       if (ids != result_.end() && ids->second.by_candidates) {
-        return take(node, {std::move(sources), Layout::mirrored(), -1, {}, false, true});
+        return {{std::move(sources), Layout::mirrored(), -1, {}, false, true}};
       }
     }
     const bool on_runs = is_view(node.op) || node.op == Op::kConcat;
@@ -200,15 +250,41 @@ class Propagator {
     if (auto routed = routed_strategy(node, sources, routings_of(node), rule)) {
       candidates.insert(candidates.begin(), *std::move(routed));
     }
-    const bool is_divided = add_divided(node, sources, rule, candidates);
+    bool is_divided = false;
+    if (wanted == nullptr) {
+      is_divided = add_divided(node, sources, rule, candidates);
+    } else if (auto direct = strategy_for(node, *wanted, rule)) {
+      candidates.insert(candidates.begin(), *std::move(direct));
+    }
     size_t best = 0;
     double least = std::numeric_limits<double>::infinity();
-    for (size_t i = 0; i < candidates.size() && candidates.size() > 1; ++i) {
+    for (size_t i = 0; i < candidates.size() && (candidates.size() > 1 || needs_cost); ++i) {
       const double later = is_divided && i == 0 ? *cost_of_dividing(node) : 0.0;
-      const double cost = cost_of(node, candidates[i]) + later;
+      const double cost = cost_of(node, candidates[i], wanted) + later;
       if (cost < least) least = cost, best = i;
     }
-    take(node, std::move(candidates[best]));
+    return {std::move(candidates[best]), least};
+  }
+
+  void visit(const Tensor& node) {
+    if (!constraints_.empty()) decide_inputs(node);
+    const LayoutConstraint* constraint = constraint_of(node);
+    if (constraint == nullptr) return take(node, cheapest(node, nullptr, false).choice);
+    const Layout& wanted = constraint->layout;
+    Offer offer = cheapest(node, &wanted, !constraint->required);
+    const bool is_fixed = info(node.op).alias == Alias::kWrites && offer.choice.result != wanted;
+    if (is_fixed && constraint->required) {
+      fail<InvalidArgument>(
+          "the required layout '{}' of {} contradicts the layout '{}' of the cache {}, into which {} writes; require "
+          "the layout of the cache, or read the result through reshard()",
+          wanted.to_string(), node.name, offer.choice.result.to_string(), node.storage()->name, name_of(node.op));
+    }
+    if (!constraint->required) {
+      Offer free = cheapest(node, nullptr, true);
+      if (is_fixed || offer.cost > constraint->factor * free.cost) return take(node, std::move(free.choice));
+    }
+    if (offer.choice.result != wanted) offer.choice.wanted = wanted;
+    take(node, std::move(offer.choice));
   }
 
   /// Routings of the node's sources. The result is valid until the next call.
@@ -222,7 +298,7 @@ class Propagator {
   }
 
   void take(const Tensor& node, NodeChoice choice) {
-    if (choice.result.is_partial()) {
+    if (choice.result.is_partial() && !choice.wanted) {
       routed_[node] = routing_of(node, choice, routings_of(node), rules_.find(node));
     }
     for (size_t i = 0; i < node.src.size(); ++i) {
@@ -232,7 +308,7 @@ class Propagator {
       for (const Layout& layout : available) known |= layout == choice.sources[i];
       if (!known) available.push_back(choice.sources[i]);
     }
-    available_[node].push_back(choice.result);
+    available_[node].push_back(choice.layout());
     result_.emplace(&node, std::move(choice));
   }
 
@@ -247,6 +323,7 @@ class Propagator {
   PerTensor<std::optional<RowRouting>> routed_;
   PerTensor<std::optional<SumUsers>> sum_users_;
   std::vector<const RowRouting*> routings_;
+  std::unordered_map<const Tensor*, const LayoutConstraint*> constraints_;
   Propagation result_;
 };
 
@@ -264,8 +341,8 @@ size_t cheapest_source(std::span<const Layout> available, const Layout& target, 
 }
 
 Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model,
-                      const RuleLookup& rules) {
-  return Propagator(range, ranks, leaf_layout, model, rules).run();
+                      const RuleLookup& rules, std::span<const ConstrainedTensor> constraints) {
+  return Propagator(range, ranks, leaf_layout, model, rules, constraints).run();
 }
 
 }  // namespace shoal::meta

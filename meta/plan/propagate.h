@@ -14,6 +14,9 @@
 //   candidates     top_k and argmax of split rows: each rank selects, and only the selected values are gathered. A node
 //                  that looks up the selected values uses the gathered values.
 //   on runs        the layouts of reshape, slice, permute and concat are exact; set_rows keeps the layout of its cache.
+//   as wanted      for a node with a constraint (constraints.h) or a reshard: computes the result in the wanted layout,
+//   if
+//                  the rule can split the node in this way. Other strategies convert their result to this layout.
 //   for the host   divides a result of a mirrored weight in the same way as the split weights. Only the host, or a
 //                  selection for the host, may read this result, so no device needs the whole result.
 // All other strategies split a node only if one of its sources is split. So a value that a collective has mirrored
@@ -31,12 +34,14 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "graph/graph.h"
 #include "meta/layout/layout.h"
+#include "meta/plan/constraints.h"
 #include "meta/plan/cost.h"
 #include "meta/rules/rule.h"
 
@@ -47,21 +52,26 @@ using LeafLayout = std::function<Layout(const Tensor&)>;
 
 /// The strategy for one node: the layouts to which its sources are converted, and the layout of its result.
 struct NodeChoice {
-  std::vector<Layout> sources;  ///< one for each source; mirrored if a source is absent
-  Layout result;
-  int factor = -1;             ///< the split factor of the op's rule, or -1
-  Partition partition;         ///< partition of the factor, or of axis 0 of the source
-  bool by_candidates = false;  ///< each rank selects from its part of the rows (candidates.h)
-  bool selected = false;       ///< reads the gathered values of the candidates
-  bool routed = false;         ///< takes routed sums without reducing them (routed.h)
+  std::vector<Layout> sources;        ///< one for each source; mirrored if a source is absent
+  Layout result;                      ///< the layout that the op computes
+  int factor = -1;                    ///< the split factor of the op's rule, or -1
+  Partition partition;                ///< partition of the factor, or of axis 0 of the source
+  bool by_candidates = false;         ///< each rank selects from its part of the rows (candidates.h)
+  bool selected = false;              ///< reads the gathered values of the candidates
+  bool routed = false;                ///< takes routed sums without reducing them (routed.h)
+  std::optional<Layout> wanted = {};  ///< the layout to which the result is converted because of a constraint
+
+  /// The layout in which readers get the value.
+  const Layout& layout() const { return wanted ? *wanted : result; }
 };
 
-/// The choice for each node of the range.
+/// The choice for each node of the range, and the layout of each input with a constraint (as `result`).
 using Propagation = std::unordered_map<const Tensor*, NodeChoice>;
 
 /// An op without a rule in `rules` runs whole on every rank. Views and concat need no rule. set_rows must have a rule.
+/// Throws InvalidArgument if a required layout contradicts the layout of a cache or the text of a reshard.
 Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model = {},
-                      const RuleLookup& rules = rule_text);
+                      const RuleLookup& rules = rule_text, std::span<const ConstrainedTensor> constraints = {});
 
 /// Index of the layout in `available` from which a conversion to `target` is cheapest. Propagation and lowering both
 /// use this function. So lowering builds exactly the conversion whose cost was used for the choice.

@@ -172,6 +172,10 @@ std::vector<NodeChoice> write_strategies(const Tensor& node, const Rule& rule, c
 }  // namespace
 
 std::vector<NodeChoice> strategies(const Tensor& node, const Layouts& sources, int ranks, const Rule* rule) {
+  if (node.op == Op::kReshard) {
+    const Layout layout = layout_of_reshard(node, ranks);
+    return {{{layout}, layout, -1, {}}};
+  }
   if (is_view(node.op)) return view_strategies(node, sources[0]);
   if (node.op == Op::kConcat) return concat_strategies(node, sources, ranks);
   std::vector<NodeChoice> out;
@@ -183,6 +187,26 @@ std::vector<NodeChoice> strategies(const Tensor& node, const Layouts& sources, i
   }
   out.push_back(mirrored(node));
   return out;
+}
+
+std::optional<NodeChoice> strategy_for(const Tensor& node, const Layout& wanted, const Rule* rule) {
+  if (!wanted.is_split() || info(node.op).alias == Alias::kWrites) return std::nullopt;
+  if (node.op == Op::kConcat) {
+    const int axis = std::get<ConcatParams>(node.params).axis;
+    NodeChoice choice{{}, wanted, -1, {}};
+    int64_t begin = 0;
+    for (const Tensor* source : node.src) {
+      const int64_t length = source->shape[axis];
+      choice.sources.push_back(*slice_layout(wanted, {axis, begin, length}));
+      begin += length;
+    }
+    return choice;
+  }
+  if (rule == nullptr) return std::nullopt;
+  const auto split = factor_split(*rule, rule->result, wanted);
+  if (!split) return std::nullopt;
+  auto strategy = split_strategy(node, *rule, *split);
+  return strategy && strategy->result == wanted ? std::move(strategy) : std::nullopt;
 }
 
 std::optional<NodeChoice> divided_output(const Tensor& node, const Layouts& sources, std::span<const double> shares,

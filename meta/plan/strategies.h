@@ -13,7 +13,12 @@ namespace shoal::meta {
 /// The valid strategies of a node. Among strategies of equal cost, the first strategy is preferred. `sources[i]` is the
 /// current layout of source i (mirrored if the source is absent). `rule` is the rule of the node, or nullptr. The last
 /// strategy is "mirrored". For set_rows, the only strategy keeps the layout of the cache.
+/// For reshard, the only strategy converts the source to the layout of the text.
 std::vector<NodeChoice> strategies(const Tensor& node, const std::vector<Layout>& sources, int ranks, const Rule* rule);
+
+/// The strategy that splits the node so that its result has the layout `wanted` without a conversion. Returns nullopt
+/// if `wanted` is not a split, or if the rule does not allow this split.
+std::optional<NodeChoice> strategy_for(const Tensor& node, const Layout& wanted, const Rule* rule);
 
 /// Divides an output that is made from a mirrored weight and that no device needs whole. An example is an output head
 /// tied to the embedding table. Every rank computes a stretch of the weight's outermost axis in proportion to `shares`

@@ -1,8 +1,6 @@
 // Functions that make layouts and weights for tests of meta devices.
 #pragma once
 
-#include <sstream>
-#include <string>
 #include <string_view>
 
 #include "graph/tensor.h"
@@ -10,17 +8,8 @@
 
 namespace shoal::meta {
 
-/// Parses "6:{0} 2:{1,2}", the unfolded form of Partition::to_string.
 inline Partition parse_partition(int devices, std::string_view text) {
-  std::istringstream in{std::string(text)};
-  std::vector<Run> runs;
-  for (Run run; in >> run.length; runs.push_back(run)) {
-    char mark = 0;
-    run.owners.clear();
-    in >> mark >> mark;
-    for (int owner = 0; mark != '}' && in >> owner >> mark;) run.owners.push_back(owner);
-  }
-  return Partition(devices, std::move(runs));
+  return Partition::parse(devices, text);
 }
 
 /// Parses a split layout: split(1, 2, "6:{0} 2:{1}").

@@ -674,6 +674,9 @@ void add_movement(Cases& cases) {
     add_case(cases, Op::kContiguous, name + " sliced", [=](Graph& g, TensorContext& w) {
       return contiguous(g, slice(g, w.add("x", dtype, {768, 19, 2, 1}), {0, 256, 256}));
     });
+    add_case(cases, Op::kContiguous, name + " resharded", [=](Graph& g, TensorContext& w) {
+      return contiguous(g, reshard(g, permute(g, w.add("x", dtype, {256, 3, 2, 2}), {0, 3, 1, 2}), "axis 1"));
+    });
     for (int axis = 0; axis < kMaxDims; ++axis) {
       add_case(cases, Op::kConcat, fmt::format("{} axis {}", name, axis), [=](Graph& g, TensorContext& w) {
         std::vector<Tensor*> sources;

@@ -84,15 +84,28 @@ std::string disagreement_of_owners(const Tensor& tensor, const meta::Layout& lay
   return {};
 }
 
+meta::SplitState state_of(const meta::Layout& layout) {
+  if (layout.is_mirrored()) return meta::SplitState::mirrored();
+  return layout.is_partial() ? meta::SplitState::partial() : meta::SplitState::split(layout.axis, layout.partition);
+}
+
 }  // namespace
 
 meta::SplitState state_of(const RandomCase& one, const Tensor& leaf) {
   const auto layout = one.layouts.find(leaf.name);
-  if (layout == one.layouts.end() || layout->second.is_mirrored()) return meta::SplitState::mirrored();
-  if (layout->second.is_partial()) return meta::SplitState::partial();
+  if (layout == one.layouts.end()) return meta::SplitState::mirrored();
   const auto segments = one.segments.find(leaf.name);
   if (segments != one.segments.end()) return meta::SplitState::split(layout->second.axis, segments->second);
-  return meta::SplitState::split(layout->second.axis, layout->second.partition);
+  return state_of(layout->second);
+}
+
+meta::ConstraintCallback constraints_of(const RandomCase& one) {
+  if (one.constraints.empty()) return {};
+  return [&one](const Tensor& tensor) -> std::optional<meta::Constraint> {
+    const auto found = one.constraints.find(tensor.name);
+    if (found == one.constraints.end()) return std::nullopt;
+    return meta::Constraint{state_of(found->second.layout), found->second.required, found->second.factor};
+  };
 }
 
 Values leaf_values(const RandomCase& one, const Tensor& leaf, uint64_t run) {

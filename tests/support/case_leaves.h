@@ -20,6 +20,8 @@ using Results = std::map<std::string, Result>;
 
 /// The state that the split-state callback returns for this leaf.
 meta::SplitState state_of(const RandomCase& one, const Tensor& leaf);
+/// The answers of the constraint callback; empty if the case has no constraints. `one` must outlive the callback.
+meta::ConstraintCallback constraints_of(const RandomCase& one);
 /// Values of a leaf in run number `run` of the case. The values of inputs differ from run to run.
 Values leaf_values(const RandomCase& one, const Tensor& leaf, uint64_t run = 0);
 /// Writes all elements of a leaf. If the leaf is Partial on a meta device, the addends of the ranks differ. Rank 0 gets

@@ -50,11 +50,19 @@ class Generator {
       auto layout = layout_for(*weight);
       if (!layout.is_mirrored()) case_.layouts.emplace(weight->name, std::move(layout));
     }
+    if (pick(2) == 0) return std::move(case_);
+    for (const Tensor* input : graph_.inputs()) constrain(*input);
+    for (const Tensor* node : graph_.nodes()) constrain(*node);
     return std::move(case_);
   }
 
  private:
   using Maker = void (Generator::*)();
+
+  void constrain(const Tensor& tensor) {
+    auto constraint = random_constraint(rng_, tensor, case_.ranks, true);
+    if (constraint) case_.constraints.emplace(tensor.name, *std::move(constraint));
+  }
 
   meta::Layout layout_for(const Tensor& weight) {
     if (weight.name.starts_with("experts") && pick(2) == 0) {
@@ -79,6 +87,7 @@ class Generator {
         &Generator::make_experts,  &Generator::make_concat,   &Generator::make_repeat,   &Generator::make_fill,
         &Generator::make_cast,     &Generator::make_reshape,  &Generator::make_slice,    &Generator::make_slice,
         &Generator::make_permute,  &Generator::make_permute,  &Generator::make_permute,  &Generator::make_integers,
+        &Generator::make_reshard,
     };
     try {
       (this->*kMakers[static_cast<size_t>(pick(std::size(kMakers)))])();
@@ -372,6 +381,11 @@ class Generator {
     std::shuffle(axes.begin(), axes.end(), rng_);
     Tensor* moved = permute(graph_, x.tensor, axes);
     keep(pick(3) == 0 ? contiguous(graph_, moved) : moved, x.bound);
+  }
+
+  void make_reshard() {
+    const Value x = any();
+    keep(reshard(graph_, x.tensor, random_reshard(rng_, *x.tensor, case_.ranks)), x.bound);
   }
 
   void make_integers() {

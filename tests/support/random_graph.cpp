@@ -45,6 +45,9 @@ class Generator {
     mark_outputs();
     case_.graph = to_string(graph_);
     for (Tensor* leaf : weights_.tensors()) lay_out(*leaf);
+    if (pick(2) == 0) return std::move(case_);
+    for (const Tensor* input : graph_.inputs()) constrain(*input, false);
+    for (const Tensor* node : graph_.nodes()) constrain(*node, true);
     return std::move(case_);
   }
 
@@ -63,6 +66,11 @@ class Generator {
       auto layout = random_layout(rng_, leaf, case_.ranks, summable_.count(&leaf) > 0);
       if (!layout.is_mirrored()) case_.layouts.emplace(leaf.name, std::move(layout));
     }
+  }
+
+  void constrain(const Tensor& tensor, bool allow_partial) {
+    auto constraint = random_constraint(rng_, tensor, case_.ranks, allow_partial);
+    if (constraint) case_.constraints.emplace(tensor.name, *std::move(constraint));
   }
 
   void answer_in_segments(const Tensor& leaf, int axis, std::vector<std::vector<int64_t>> lengths) {
@@ -174,7 +182,7 @@ class Generator {
         &Generator::make_norm,     &Generator::make_half,     &Generator::make_integers, &Generator::make_integers,
         &Generator::make_pool,     &Generator::make_pad,      &Generator::make_upsample, &Generator::make_where,
         &Generator::make_cumsum,   &Generator::make_fill,     &Generator::make_conv,     &Generator::make_delta,
-        &Generator::make_parts,    &Generator::make_image,    &Generator::make_image};
+        &Generator::make_parts,    &Generator::make_image,    &Generator::make_image,    &Generator::make_reshard};
     (this->*kMakers[pick(static_cast<int>(std::size(kMakers)))])();
   }
 
@@ -755,6 +763,11 @@ class Generator {
     keep(axes[0] != 0 || pick(2) ? contiguous(graph_, moved) : moved, x.exact, x.magnitude);
   }
 
+  void make_reshard() {
+    const Value x = any();
+    keep(reshard(graph_, x.tensor, random_reshard(rng_, *x.tensor, case_.ranks)), x.exact, x.magnitude);
+  }
+
   void mark_outputs() {
     std::vector<Tensor*> used;
     for (Tensor* node : graph_.nodes()) used.insert(used.end(), node->src.begin(), node->src.end());
@@ -789,6 +802,10 @@ std::string to_string(const RandomCase& one) {
     const auto it = one.segments.find(name);
     const std::string form = it == one.segments.end() ? "" : fmt::format(", as segments {}", it->second);
     text += fmt::format("  {}: {}{}\n", name, layout.to_string(), form);
+  }
+  for (const auto& [name, one_of] : one.constraints) {
+    text += fmt::format("  {} {}: {}\n", name, one_of.required ? "requires" : fmt::format("hint {}", one_of.factor),
+                        one_of.layout.to_string());
   }
   return text;
 }

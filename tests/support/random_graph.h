@@ -1,7 +1,8 @@
 // Random graphs for property tests. A graph has 5 to 40 nodes of all ops, with views of views, cache writes,
-// broadcasting and quantised weights. Every weight and cache has a random split state. Graphs from even seeds store
-// floats only as f32, so only the order of summation can change their results. A case is plain data (graph text and
-// split states), so it can be printed, shrunk and run again.
+// broadcasting and quantised weights. Every weight and cache has a random split state. In every second case, some
+// inputs and nodes have random constraints. Graphs from even seeds store floats only as f32, so only the order of
+// summation can change their results. A case is plain data (graph text and split states), so it can be printed, shrunk
+// and run again.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 #include "graph/graph.h"
 #include "meta/layout/layout.h"
+#include "meta/plan/constraints.h"
 #include "tests/support/random_leaves.h"
 
 namespace shoal::test {
@@ -27,6 +29,9 @@ struct RandomCase {
   /// Some leaves have segments that give the same layout as `layouts`. For these leaves, the split-state callback
   /// returns the segments instead of the layout.
   std::map<std::string, std::vector<std::vector<int64_t>>> segments;
+  /// Constraints of inputs and nodes. If the devices belong to several processes, requirements for outputs become
+  /// hints.
+  std::map<std::string, meta::LayoutConstraint> constraints;
   double tolerance = kTight;  ///< for difference() in case_leaves.h; if 0, results must be equal
   bool whole = false;         ///< whether the float values of leaves are small whole numbers
 };

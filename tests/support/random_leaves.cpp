@@ -1,5 +1,7 @@
 #include "tests/support/random_leaves.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -69,6 +71,22 @@ meta::Layout random_layout(std::mt19937_64& rng, const Tensor& leaf, int ranks, 
     next = pick(4) == 0 ? static_cast<int>(pick(ranks)) : (next + 1) % ranks;
   }
   return meta::Layout::split(axis, meta::Partition(ranks, std::move(runs)));
+}
+
+std::string random_reshard(std::mt19937_64& rng, const Tensor& x, int ranks) {
+  const meta::Layout layout = random_layout(rng, x, ranks, false);
+  if (layout.is_mirrored()) return "mirrored";
+  const std::string runs = rng() % 3 == 0 ? "" : fmt::format(" [{}]", layout.partition.to_string());
+  return fmt::format("axis {}{}", layout.axis, runs);
+}
+
+std::optional<meta::LayoutConstraint> random_constraint(std::mt19937_64& rng, const Tensor& tensor, int ranks,
+                                                        bool allow_partial) {
+  const bool is_fixed = info(tensor.op).alias == Alias::kWrites || tensor.op == Op::kReshard;
+  if (is_fixed || rng() % 4 != 0) return std::nullopt;
+  const bool summable = tensor.dtype == DType::kF32 || tensor.dtype == DType::kI32;
+  return meta::LayoutConstraint{random_layout(rng, tensor, ranks, allow_partial && summable), rng() % 3 != 0,
+                                rng() % 2 == 0 ? meta::kHintFactor : 100.0};
 }
 
 meta::Layout whole_experts(std::mt19937_64& rng, int64_t experts, int ranks) {

@@ -10,16 +10,27 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "graph/tensor.h"
 #include "meta/layout/layout.h"
+#include "meta/plan/constraints.h"
 
 namespace shoal::test {
 
 /// A random legal layout for a leaf.
 meta::Layout random_layout(std::mt19937_64& rng, const Tensor& leaf, int ranks, bool allow_partial);
+
+/// A random text for reshard() of `x`, without partial sums.
+std::string random_reshard(std::mt19937_64& rng, const Tensor& x, int ranks);
+
+/// A random requirement or hint for about one of four tensors; nullopt for the results of writes to caches and for
+/// reshard nodes. `allow_partial` is as in random_layout().
+std::optional<meta::LayoutConstraint> random_constraint(std::mt19937_64& rng, const Tensor& tensor, int ranks,
+                                                        bool allow_partial);
 
 /// A layout in which each expert has one random owner. All owners are at or after a random first rank, so the first
 /// ranks often own no experts.

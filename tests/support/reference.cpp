@@ -719,6 +719,7 @@ const std::map<Op, Eval> kEvals = {
     {Op::kReshape, same},
     {Op::kSlice, slice},
     {Op::kPermute, permute},
+    {Op::kReshard, same},
 };
 
 /// Whether the op writes into an existing cache (set_rows, set_slice).

@@ -83,6 +83,18 @@ size_t count_lines(const std::string& text) {
   return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
+/// Replaces the requirements for outputs by hints, because several processes mirror outputs.
+RandomCase without_required_outputs(RandomCase one) {
+  TensorContext weights;
+  Graph graph("outputs");
+  parse_graph(one.graph, graph, weights);
+  for (const Tensor* node : graph.nodes()) {
+    const auto found = one.constraints.find(node->name);
+    if (node->is_output && found != one.constraints.end()) found->second.required = false;
+  }
+  return one;
+}
+
 /// If no node is an output, makes the last node an output.
 std::string with_outputs(std::string text) {
   TensorContext weights;
@@ -105,14 +117,16 @@ std::unique_ptr<meta::MetaDevice> meta_device(const RandomCase& one, std::span<D
   const auto members = devices.first(static_cast<size_t>(one.ranks));
   meta::MetaOptions options;
   options.rules = rules;
+  options.constraints = constraints_of(one);
   const bool on_cpu = members[0]->type() == DeviceType::kCpu;
   options.member_params.assign(members.size(), on_cpu ? "threads=1" : "");
   return meta::MetaDevice::create(
       {members.begin(), members.end()}, [&one](const Tensor& tensor) { return state_of(one, tensor); }, options);
 }
 
-Results run_on_processes(const RandomCase& one, std::span<Device* const> devices, std::span<const int> ranks,
+Results run_on_processes(const RandomCase& drawn, std::span<Device* const> devices, std::span<const int> ranks,
                          const std::vector<std::string>& hosts) {
+  const RandomCase one = without_required_outputs(drawn);
   std::vector<Results> results(hosts.size());
   const auto run_one = [&](ProcessGroup& group) {
     const auto process = static_cast<size_t>(group.own());
@@ -120,6 +134,7 @@ Results run_on_processes(const RandomCase& one, std::span<Device* const> devices
     std::vector<Device*> members = gather_devices(group, devices.subspan(begin, static_cast<size_t>(ranks[process])));
     members.resize(static_cast<size_t>(one.ranks));
     meta::MetaOptions options{.member_params = std::vector<std::string>(members.size(), "threads=1"),
+                              .constraints = constraints_of(one),
                               .processes = &group};
     const auto device = meta::MetaDevice::create(
         std::move(members), [&one](const Tensor& tensor) { return state_of(one, tensor); }, std::move(options));
@@ -158,7 +173,8 @@ RandomCase shrink(RandomCase one, const std::function<bool(const RandomCase&)>& 
     if (std::chrono::steady_clock::now() > stop) return false;
     try {
       next.graph = with_outputs(next.graph);
-      const bool same = next.graph == one.graph && next.layouts.size() == one.layouts.size();
+      const bool same = next.graph == one.graph && next.layouts.size() == one.layouts.size() &&
+                        next.constraints.size() == one.constraints.size();
       if (same || count_lines(next.graph) == 0 || !fails(next)) return false;
     } catch (const Error&) {
       return false;  // the changed text is not a valid graph
@@ -183,6 +199,12 @@ RandomCase shrink(RandomCase one, const std::function<bool(const RandomCase&)>& 
       RandomCase next = one;
       next.layouts.erase(name);
       next.segments.erase(name);
+      smaller |= try_it(std::move(next));
+    }
+    const auto constraints = one.constraints;
+    for (const auto& [name, constraint] : constraints) {
+      RandomCase next = one;
+      next.constraints.erase(name);
       smaller |= try_it(std::move(next));
     }
   }

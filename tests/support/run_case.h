@@ -34,8 +34,8 @@ Results run_on_processes(const RandomCase& one, std::span<Device* const> devices
 std::string check_case(const RandomCase& one, std::span<Device* const> devices,
                        const meta::RuleLookup& rules = meta::rule_text);
 
-/// Returns the smallest failing case that is found within 20 seconds. Removes outputs, nodes and split states, and
-/// replaces nodes by inputs, as long as the case still fails.
+/// Returns the smallest failing case that is found within 20 seconds. Removes outputs, nodes, split states and
+/// constraints, and replaces nodes by inputs, as long as the case still fails.
 RandomCase shrink(RandomCase one, const std::function<bool(const RandomCase&)>& fails);
 
 }  // namespace shoal::test

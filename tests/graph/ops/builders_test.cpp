@@ -191,6 +191,7 @@ TEST(Builders, SetSourcesAndParametersOfCopiesAndViews) {
   permute(g, x, {2, 1, 0, 3}, "r7");
   transpose(g, x, "r8");
   slice(g, x, {0, 1, 2, 3}, "r9");
+  reshard(g, x, "axis 1 [3:{0} 1:{0,1}]", "r10");
   EXPECT_EQ(node_lines(g),
             "%r0 = cast(%x) {dtype=bf16}\n"
             "%r1 = contiguous(%x)\n"
@@ -201,7 +202,8 @@ TEST(Builders, SetSourcesAndParametersOfCopiesAndViews) {
             "%r6 = slice(%x) {axis=1, begin=1, length=2}\n"
             "%r7 = permute(%x) {axes=[2,1,0,3]}\n"
             "%r8 = permute(%x) {axes=[1,0,2,3]}\n"
-            "%r9 = slice(%x) {begin=1, length=2, step=3}\n");
+            "%r9 = slice(%x) {begin=1, length=2, step=3}\n"
+            "%r10 = reshard(%x) {layout=\"axis 1 [3:{0} 1:{0,1}]\"}\n");
 }
 
 TEST(Builders, SetSourcesAndParametersOfCollectives) {

@@ -181,6 +181,7 @@ const Case kResults[] = {
     {"input %x f32 [6, 4]\n%y = slice(%x) {axis=1, begin=3, length=1, step=9223372036854775807}", "f32 [6]"},
     {"weight %x q8_0 [64, 5]\n%y = slice(%x) {axis=1, length=2, step=4}", "q8_0 [64, 2]"},
     {"input %x f32 [2, 3, 4, 5]\n%y = permute(%x) {axes=[2,0,3,1]}", "f32 [4, 2, 5, 3]"},
+    {"weight %x q8_0 [64, 3]\n%y = reshard(%x) {layout=\"axis 1\"}", "q8_0 [64, 3]"},
     // collectives
     {"input %x f32 [6, 4]\n%y = all_reduce(%x) {rank=3}", "f32 [6, 4]"},
     {"input %x f32 [3, 2]\n%y = all_gather(%x) {rank=1, counts=[4,6,0]}", "f32 [10]"},

@@ -65,7 +65,11 @@ TEST(Views, ViewsOfViewsShareTheBase) {
   EXPECT_EQ(b->strides, (Strides{4, 16, 32, 64}));
   EXPECT_EQ(c->strides, (Strides{4, 32, 16, 64}));
   EXPECT_EQ(d->view_offset, 48u);
-  for (const Tensor* view : {a, b, c, d}) EXPECT_EQ(view->view_base, x) << view->name;
+  Tensor* e = reshard(g, d, "mirrored");
+  EXPECT_EQ(e->view_offset, 48u);
+  EXPECT_EQ(e->strides, d->strides);
+  EXPECT_EQ(e->shape, d->shape);
+  for (const Tensor* view : {a, b, c, d, e}) EXPECT_EQ(view->view_base, x) << view->name;
 }
 
 TEST(Views, PermuteMovesEveryElement) {

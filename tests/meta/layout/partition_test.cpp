@@ -241,11 +241,23 @@ TEST(Partition, TextFoldsRepetitions) {
 
 TEST(Partition, TextRoundTrips) {
   for_random_partitions([](const Partition& p) {
-    const std::string text = p.to_string();
-    if (text.find('x') == std::string::npos) {
-      ASSERT_EQ(parse_partition(p.devices(), text), p);
-    }
+    ASSERT_EQ(Partition::parse(p.devices(), p.to_string()), p) << p.to_string();
+    const Partition tiled = p.tile(5);
+    ASSERT_EQ(Partition::parse(p.devices(), tiled.to_string()), tiled) << tiled.to_string();
   });
+  EXPECT_EQ(Partition::parse(2, "empty"), Partition(2, {}));
+  EXPECT_EQ(Partition::parse(2, " 3:{ 0 , 1 } (1:{0})x 2 ").to_string(), "3:{0,1} 2:{0}");
+}
+
+TEST(Partition, ParseRefusesOtherTexts) {
+  for (const char* text : {"3", "3:", "3:{", "3:{}", "3:{0", "3:{0}}", "-3:{0}", "3:{-1}", "x", "(3:{0}", "(3:{0}) 2",
+                           "(3:{0}) x", "() x 2", "3:{2}", "99999999999999999999:{0}", "(1:{0} 1:{1}) x 9999999999"}) {
+    EXPECT_THROW(Partition::parse(2, text), InvalidArgument) << text;
+  }
+  EXPECT_THAT([] { Partition::parse(2, "3:{0} 2"); },
+              testing::ThrowsMessage<InvalidArgument>(
+                  "'3:{0} 2' is not a partition (error at ''); write runs with their owners, such as '3:{0} 2:{0,1}' "
+                  "or '(2:{0} 2:{1}) x 8'"));
 }
 
 }  // namespace

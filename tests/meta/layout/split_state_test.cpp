@@ -53,10 +53,36 @@ TEST(SplitState, ErrorsDescribeInvalidCallbackResults) {
               testing::HasSubstr("cut at 100"));
   SplitState both = SplitState::split(1, {{128, 128}});
   both.partition = Partition::even(2, 256);
-  EXPECT_THAT(refusal(both, q, 2), testing::HasSubstr("both"));
+  EXPECT_THAT(refusal(both, q, 2), testing::HasSubstr("only one"));
   SplitState mirrored = SplitState::mirrored();
   mirrored.segments = {{128, 128}};
   EXPECT_THAT(refusal(mirrored, q, 2), testing::HasSubstr("takes no segments"));
+}
+
+TEST(SplitState, RatioDividesAnyLength) {
+  const Tensor plain = weight(DType::kF32, {256, 7, 1, 1}), blocks = weight(DType::kQ8_0, {96, 7, 1, 1});
+  EXPECT_EQ(to_layout(SplitState::by_ratio(1, {3, 0, 1}), plain, 3).to_string(), "split 1 [5:{0} 2:{2}]");
+  EXPECT_EQ(to_layout(SplitState::even(1), plain, 3).to_string(), "split 1 [3:{0} 2:{1} 2:{2}]");
+  EXPECT_EQ(to_layout(SplitState::even(0), blocks, 2).to_string(), "split 0 [64:{0} 32:{1}]");
+  EXPECT_EQ(to_layout(SplitState::by_ratio(0, {1, 3}), blocks, 2).to_string(), "split 0 [32:{0} 64:{1}]");
+  EXPECT_THAT(refusal(SplitState::by_ratio(1, {1, 1}), plain, 3), testing::HasSubstr("2 numbers for 3 devices"));
+  SplitState both = SplitState::even(1);
+  both.segments = {{4, 3}};
+  EXPECT_THAT(refusal(both, plain, 2), testing::HasSubstr("only one"));
+  both = SplitState::mirrored();
+  both.ratio.emplace();
+  EXPECT_THAT(refusal(both, plain, 2), testing::HasSubstr("takes no segments"));
+}
+
+TEST(SplitState, MapsOfNamesAreCallbacks) {
+  const Tensor q = weight(DType::kF32, {256, 4, 1, 1});
+  EXPECT_EQ(split_states({{q.name, SplitState::even(1)}})(q).to_string(), "axis 1");
+  EXPECT_EQ(split_states({{"other", SplitState::even(1)}})(q).to_string(), "mirrored");
+  EXPECT_FALSE(constraints({{"other", Constraint::requirement(SplitState::even(1))}})(q));
+  const auto hint = constraints({{q.name, Constraint::hint(SplitState::even(1), 2)}})(q);
+  ASSERT_TRUE(hint);
+  EXPECT_FALSE(hint->required);
+  EXPECT_EQ(hint->factor, 2);
 }
 
 /// SplitAxis also has values for "mirrored" and "partial". These values are not axes.
@@ -80,6 +106,7 @@ TEST(SplitState, AxesHaveNames) {
 TEST(SplitState, PrintsSegmentsAndPartitions) {
   EXPECT_EQ(SplitState::split(1, {{128, 128}, {64, 64}}).to_string(), "axis 1 {128, 128} {64, 64}");
   EXPECT_EQ(SplitState::split(0, parse_partition(2, "3:{0,1} 2:{1}")).to_string(), "axis 0 [3:{0,1} 2:{1}]");
+  EXPECT_EQ(SplitState::by_ratio(0, {3, 0.5}).to_string(), "axis 0 by 3:0.5");
   EXPECT_EQ(SplitState::partial().to_string(), "partial");
 }
 
