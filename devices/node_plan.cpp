@@ -1,6 +1,7 @@
 #include "devices/node_plan.h"
 
 #include "base/error.h"
+#include "graph/external_op.h"
 #include "graph/text.h"
 
 namespace shoal {
@@ -14,8 +15,9 @@ void check_supported(const Device& device, const GraphRange& range) {
           device.name(), to_string(*node));
     }
     if (!device.supports_op(*node)) {
-      fail<DeviceError>("[{}] cannot run '{}': run this node on another device, or cast its sources", device.name(),
-                        to_string(*node));
+      fail<DeviceError>("[{}] cannot run '{}': {}", device.name(), to_string(*node),
+                        node->op == Op::kExternal ? external_remedy(*node, device.reg().name())
+                                                  : "run this node on another device, or cast its sources");
     }
     for (const Tensor* source : node->src) {
       if (source == nullptr || source->buffer == nullptr) continue;

@@ -7,6 +7,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "devices/device.h"
 #include "devices/plugin_file.h"
+#include "graph/external_op.h"
 
 namespace shoal {
 namespace {
@@ -226,6 +227,7 @@ BackendReg& Registry::adopt(PluginFile file) {
                              device->name());
   }
   BackendReg& adopted = *family.reg;
+  if (family.file.ops() != nullptr) register_ops(*family.file.ops());
   add(std::move(family));
   return adopted;
 }
@@ -261,6 +263,7 @@ void Registry::unload(std::string_view name) {
                            "family {} cannot be unloaded: {} objects (backends, buffers, events or meta devices) use "
                            "its devices; destroy these objects first",
                            family->name(), family->uses());
+  if (found->file.ops() != nullptr) unregister_ops(found->file.ops()->name);
   const auto gone = std::move(*found);
   families.erase(found);
   lock.unlock();  // the destructor of the family may use the registry

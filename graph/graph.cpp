@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "graph/external_op.h"
 #include "graph/ops/infer.h"
 #include "graph/param_text.h"
 
@@ -143,6 +144,7 @@ Tensor* Graph::add_node(Op op, OpParams params, std::vector<Tensor*> src, std::s
   } else {
     node.view_base = node.src[0]->storage();
   }
+  if (op == Op::kExternal) note_use(node, life_);
   nodes_.push_back(keep(std::move(node)));
   if (row.alias == Alias::kWrites) writers_[nodes_.back()->storage()] = nodes_.back();
   return nodes_.back();

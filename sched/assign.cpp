@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "graph/external_op.h"
 #include "graph/text.h"
 
 namespace shoal::sched {
@@ -142,6 +143,7 @@ class Assigner {
       return fmt::format("every member of a meta device must be able to run the node: leave out members that cannot{}",
                          ends_with_cpu ? "" : ", or add a CPU device as the last device");
     }
+    if (node.op == Op::kExternal) return external_remedy(node, abilities_.device(last).reg().name());
     if (!ends_with_cpu) return "add a CPU device as the last device, or cast the sources of the node";
     const int home = writes(node) ? abilities_.home(*node.storage()) : last;
     if (home == last) return "cast the sources of the node";

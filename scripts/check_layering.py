@@ -23,7 +23,7 @@ STRANGERS = {"sched": {"collectives", "machine", "meta"}, "collectives": {"sched
 # The subfolders ("rooms") of a folder, in order. A room may include earlier rooms. "" stands for the
 # files directly in the folder.
 ROOMS = {
-    "meta": ["layout", "rules", "plan", "device"],
+    "meta": ["layout", "rules", "check", "plan", "device"],
     "models": ["gguf", "tokenizer", "arch", "place", "session"],
     "tuning": ["", "choose", "probe"],
     "tools": ["cli", "chat", "startup", "report", "bench", "commands"],

@@ -144,6 +144,10 @@ Tensor* concat(Graph& g, std::vector<Tensor*> sources, int axis, std::string nam
 Tensor* repeat(Graph& g, Tensor* x, Shape shape, std::string name = {});
 Tensor* fill(Graph& g, FillParams params, std::string name = {});
 
+/// A node of the registered op `op` (graph/external_op.h). Sources that are not contiguous are copied first, unless the
+/// kernels of the op read any strides.
+Tensor* external(Graph& g, std::string op, std::vector<Tensor*> sources, std::string args = {}, std::string name = {});
+
 /// The same elements in the same order with another shape. x must be contiguous. One entry of `shape` may be -1; its
 /// length is computed.
 Tensor* reshape(Graph& g, Tensor* x, Shape shape, std::string name = {});

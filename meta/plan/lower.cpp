@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "graph/external_op.h"
 #include "graph/text.h"
 #include "meta/layout/layout.h"
 #include "meta/plan/candidates.h"
@@ -264,6 +265,10 @@ class Lowering {
     if (is_rounded_sum && rank > 0) sources[1] = fill(graph, {sources[1]->dtype, sources[1]->shape});
     const bool is_moved = node.op == Op::kReshape && !sources[0]->is_contiguous();
     if (is_moved) sources[0] = contiguous(graph, sources[0]);
+    const bool is_packed = node.op == Op::kExternal && op_of(node).functions.strided == 0;
+    for (Tensor*& source : sources) {
+      if (is_packed && !source->is_contiguous()) source = contiguous(graph, source);
+    }
     return graph.add_node(node.op, std::move(params), std::move(sources), node.name);
   }
 

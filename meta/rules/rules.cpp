@@ -7,6 +7,7 @@
 //
 //   reshape, slice, permute, concat       computed from the runs         meta/layout/layout.h, meta/plan/strategies.cpp
 //   fill                                  each rank fills its own shard
+//   external                              the registered rule            graph/external_op.h
 //   top_k, argmax; get_rows by their ids  each rank selects candidates   meta/plan/candidates.h
 //   mul_mat_id and the ops that use it    each row is on one rank only   meta/plan/routed.h
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include <algorithm>
 #include <array>
 
+#include "graph/external_op.h"
 #include "meta/rules/rule.h"
 
 namespace shoal::meta {
@@ -380,6 +382,7 @@ constexpr auto kRowOf = [] {
 }  // namespace
 
 std::optional<std::string> rule_text(const Tensor& node) {
+  if (node.op == Op::kExternal) return external_rule(node);
   const Row* row = kRowOf[static_cast<size_t>(node.op)];
   if (row == nullptr) return std::nullopt;
   return row->make ? row->make(node) : row->text;

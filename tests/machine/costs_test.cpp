@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "graph/text.h"
+#include "tests/support/external_ops.h"
 
 namespace shoal::machine {
 namespace {
@@ -98,10 +99,13 @@ const Case kCases[] = {
      (48 * 4 + 12 + 48 * 2) / 10.0, 0},
     {"a sum", "input %a f32 [4, 5]\ninput %b f32 [4]\n%n = add(%a, %b)", (80 + 16 + 80) / 10.0, 0},
     {"a norm", "input %a f32 [4, 5]\n%n = rms_norm(%a)", 160 / 10.0, 0},
+    {"an external op", "input %a f32 [4, 5]\ninput %b f32 [4]\n%n = external(%a, %b) {op=\"test.dot\"}",
+     (80 + 16 + 20) / 10.0, 0},
     {"an optional source that is absent", "input %a f32 [4, 5]\n%n = soft_max(%a, _, _)", 160 / 10.0, 0},
 };
 
 TEST(EstimateCost, NodeCostsMatchFormulas) {
+  test::register_test_ops();
   for (const Case& one : kCases) {
     Graph graph;
     TensorContext weights;

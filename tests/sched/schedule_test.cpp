@@ -10,6 +10,7 @@
 #include "meta/meta.h"
 #include "tests/devices/cpu_configuration.h"
 #include "tests/sched/proxy.h"
+#include "tests/support/external_ops.h"
 
 namespace shoal::sched {
 namespace {
@@ -461,6 +462,27 @@ output %keys
   expect(*mesh, "; every member of a meta device must be able to run the node: leave out members that cannot");
   devices = {mesh.get()};
   expect(*mesh, "leave out members that cannot, or add a CPU device as the last device");
+}
+
+TEST_F(Schedules, RunExternalOpsOnDevicesWithKernels) {
+  test::register_test_ops();
+  const std::string text = R"(
+input %x f32 [64, 1]
+weight %w0 f32 [64, 96]
+%h = mul_mat(%w0, %x)
+%r = external(%h) {op="test.reverse"}
+output %r
+)";
+  const auto refuse = [](const Tensor& node) { return node.op == Op::kExternal; };
+  a.refuses = refuse;
+  const Schedule schedule = make(text, {{"w0", &a}});
+  EXPECT_EQ(schedule.nodes[0].backend, 0);
+  EXPECT_EQ(schedule.nodes[1].backend, 1);
+  b.refuses = host.refuses = refuse;
+  EXPECT_THAT([&] { make(text, {{"w0", &a}}); },
+              ThrowsMessage<DeviceError>(testing::AllOf(
+                  HasSubstr("none of the devices (A, B, HOST) can run '%r = external(%h) {op=\"test.reverse\"}"),
+                  HasSubstr("op 'test.reverse' has no kernel for "), HasSubstr(", only for: CPU; register a kernel"))));
 }
 
 TEST_F(Schedules, PreferLastBackendIfNoBackendOwnsTheHostMemory) {

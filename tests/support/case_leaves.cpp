@@ -6,11 +6,11 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "meta/check/shard_elements.h"
 #include "meta/device/meta_buffer.h"
 #include "meta/meta.h"
 #include "processes/remote_device.h"
 #include "tests/support/random_leaves.h"
-#include "tests/support/shard_math.h"
 
 namespace shoal::test {
 namespace {

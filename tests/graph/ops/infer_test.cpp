@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "graph/param_text.h"
 #include "graph/text.h"
+#include "tests/support/external_ops.h"
 
 namespace shoal {
 namespace {
@@ -21,6 +22,7 @@ void PrintTo(const Case& row, std::ostream* out) {
 }
 
 Tensor* parse_last(const Case& row, Graph& graph, TensorContext& weights) {
+  test::register_test_ops();
   parse_graph(row.text, graph, weights);
   return graph.nodes().back();
 }
@@ -171,6 +173,7 @@ const Case kResults[] = {
     {"input %x f32 [3, 0]\n%y = pad(%x) {after=[0,2,0,0]}", "f32 [3, 2]"},
     {"input %x f16 [4, 5, 3, 2]\n%y = upsample(%x) {size=[9,2], mode=corners}", "f16 [9, 2, 3, 2]"},
     {"input %x f32 [4, 0, 3]\n%y = upsample(%x) {size=[8,0]}", "f32 [8, 0, 3]"},
+    {"input %x f32 [6, 4]\n%y = external(%x, %x) {op=\"test.lerp\", args=\"0.5\"}", "f32 [6, 4]"},
     // views
     {"input %x f32 [6, 4]\n%y = reshape(%x) {shape=[3,2,-1,1]}", "f32 [3, 2, 4]"},
     {"input %x f32 [6, 0]\n%y = reshape(%x) {shape=[0,5,2,1]}", "f32 [0, 5, 2]"},

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "graph/graph.h"
+#include "meta/check/shard_elements.h"
 #include "tests/meta/layouts.h"
 #include "tests/support/random_graph.h"
-#include "tests/support/shard_math.h"
 
 namespace shoal::meta {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "devices/allocate.h"
 #include "graph/text.h"
+#include "meta/check/shard_elements.h"
 #include "tests/meta/layouts.h"
 #include "tests/support/random_graph.h"
-#include "tests/support/shard_math.h"
 
 namespace shoal::meta {
 namespace {

@@ -6,10 +6,10 @@
 #include <set>
 
 #include "graph/text.h"
+#include "meta/check/rule_validator.h"
 #include "tests/devices/cpu_configuration.h"
 #include "tests/support/rule_cases.h"
 #include "tests/support/rule_layouts.h"
-#include "tests/support/rule_validator.h"
 
 namespace shoal::test {
 namespace {
@@ -21,6 +21,15 @@ struct CaseGraph {
   TensorContext weights;
 };
 
+/// Validates the rule with the float64 reference.
+meta::RuleVerdict validate_rule(const Graph& graph, const meta::Rule& rule) {
+  constexpr uint64_t kSeed = 17;
+  return meta::validate_rule(graph, rule,
+                             {random_leaves(graph, kSeed), [](const Graph& one, const TensorValues& leaves) {
+                                return reference_eval(one, leaves).at(one.nodes().back());
+                              }});
+}
+
 /// The letters of the factors that may be split.
 std::string splittable(const meta::Rule& rule) {
   std::string letters;
@@ -31,8 +40,8 @@ std::string splittable(const meta::Rule& rule) {
 }
 
 /// Compute ops without a rule. The layout of concat follows from the runs of its sources. `fill` has no source to
-/// split.
-constexpr Op kWithoutRule[] = {Op::kConcat, Op::kFill};
+/// split. Each external op has its own rule (tests/meta/check/check_op_test.cpp).
+constexpr Op kWithoutRule[] = {Op::kConcat, Op::kFill, Op::kExternal};
 
 TEST(RuleValidator, EveryRuleIsCorrectAndComplete) {
   std::map<std::string, bool> used;  // the entries of `allowed` that the test has found
@@ -42,8 +51,8 @@ TEST(RuleValidator, EveryRuleIsCorrectAndComplete) {
     const CaseGraph one(text);
     const auto rule = meta::rule_for(one.node());
     ASSERT_TRUE(rule) << text << "\nhas no rule";
-    const RuleVerdict verdict = validate_rule(one.graph, *rule);
-    for (const RuleFinding& finding : verdict.findings) {
+    const meta::RuleVerdict verdict = validate_rule(one.graph, *rule);
+    for (const meta::RuleFinding& finding : verdict.findings) {
       const auto miss = std::find_if(allowed.begin(), allowed.end(), [&](const AllowedMiss& candidate) {
         return finding.missing && candidate.op == finding.op && candidate.what == finding.what;
       });
@@ -113,10 +122,11 @@ const BrokenRule kBroken[] = {
 TEST(RuleValidator, DetectsBrokenRules) {
   for (const BrokenRule& broken : kBroken) {
     const CaseGraph one(broken.graph);
-    const RuleVerdict verdict = validate_rule(one.graph, meta::parse_rule(broken.rule, one.node()));
-    const bool found = std::any_of(verdict.findings.begin(), verdict.findings.end(), [&](const RuleFinding& finding) {
-      return finding.what == broken.what && finding.missing == broken.missing && finding.op == one.node().op;
-    });
+    const meta::RuleVerdict verdict = validate_rule(one.graph, meta::parse_rule(broken.rule, one.node()));
+    const bool found =
+        std::any_of(verdict.findings.begin(), verdict.findings.end(), [&](const meta::RuleFinding& finding) {
+          return finding.what == broken.what && finding.missing == broken.missing && finding.op == one.node().op;
+        });
     EXPECT_TRUE(found) << broken.rule << "\nfor\n" << broken.graph;
   }
 }
@@ -126,7 +136,7 @@ TEST(RuleValidator, DetectsUnitsThatCutBlocks) {
   meta::Rule rule = *meta::rule_for(one.node());
   EXPECT_THAT(validate_rule(one.graph, rule).findings, testing::IsEmpty());
   rule.factors[rule.find('k')].unit = 1;
-  const RuleVerdict verdict = validate_rule(one.graph, rule);
+  const meta::RuleVerdict verdict = validate_rule(one.graph, rule);
   ASSERT_EQ(verdict.findings.size(), 1u);
   EXPECT_THAT(to_string(verdict.findings[0]),
               testing::AllOf(testing::HasSubstr("mul_mat factor k is wrong"), testing::HasSubstr("block size 32")));

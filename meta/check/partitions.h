@@ -7,13 +7,13 @@
 
 #include "meta/layout/partition.h"
 
-namespace shoal::test {
+namespace shoal::meta {
 
 /// All boundaries in the returned partitions are multiples of `unit`. If `group` > 1, the result also contains
 /// partitions in which all boundaries are multiples of `unit` * `group`.
-std::vector<meta::Partition> partitions_to_try(int ranks, int64_t length, int64_t unit, int64_t group);
+std::vector<Partition> partitions_to_try(int ranks, int64_t length, int64_t unit, int64_t group);
 
 /// Whether at least two ranks own elements. Only such a partition tests the division of work.
-bool divides_work(const meta::Partition& partition);
+bool divides_work(const Partition& partition);
 
-}  // namespace shoal::test
+}  // namespace shoal::meta

@@ -1,4 +1,4 @@
-#include "tests/support/rule_trial.h"
+#include "meta/check/rule_trial.h"
 
 #include <fmt/format.h>
 
@@ -8,20 +8,16 @@
 
 #include "base/error.h"
 #include "graph/text.h"
-#include "tests/support/reference.h"
-#include "tests/support/shard_math.h"
+#include "meta/check/shard_elements.h"
 
-namespace shoal::test {
+namespace shoal::meta {
 namespace {
 
-constexpr uint64_t kSeed = 17;
-
-/// Tolerance for results of the dtype. The reference rounds results of all dtypes except f32. If the result is Partial,
-/// each addend is rounded separately.
-double tolerance_of(DType dtype) {
+/// Tolerance for results of the dtype. If the result is Partial, each addend is rounded separately.
+double tolerance_of(DType dtype, double f32_tolerance) {
   if (dtype == DType::kF16) return 4e-3;
   if (dtype == DType::kBF16) return 4e-2;
-  return 1e-9;
+  return f32_tolerance;
 }
 
 bool is_close(double got, double expected, double tolerance) {
@@ -47,15 +43,27 @@ Values addend(const Values& values, bool integers, int ranks, int rank, unsigned
 
 }  // namespace
 
-RuleSubject::RuleSubject(const Graph& graph) : node_(*graph.nodes().back()), leaves_(random_leaves(graph, kSeed)) {
+std::string place_of(int64_t element, const Shape& shape) {
+  Shape place{};
+  int axes = 1;
+  for (int axis = 0; axis < kMaxDims; ++axis) {
+    place[axis] = element % shape[axis];
+    element /= shape[axis];
+    if (shape[axis] > 1) axes = axis + 1;
+  }
+  return fmt::format("[{}]", fmt::join(place.begin(), place.begin() + axes, ", "));
+}
+
+RuleSubject::RuleSubject(const Graph& graph, Reference reference)
+    : node_(*graph.nodes().back()), reference_(std::move(reference)) {
   require<InvalidArgument>(graph.nodes().size() == 1, "a case has one node, got {}:\n{}", graph.nodes().size(),
                            to_string(graph));
-  values_ = reference_eval(graph, leaves_);
+  values_ = reference_.evaluate(graph, reference_.leaves);
 }
 
 Values RuleSubject::local_values(const RuleTrial& trial, size_t i, int rank) const {
   const Tensor& source = *node_.src[i];
-  const Values& whole = leaves_.at(&source);
+  const Values& whole = reference_.leaves.at(&source);
   if (trial.sources[i].is_partial()) {
     const bool integers = !traits(source.dtype).is_float;
     return addend(whole, integers, trial.ranks, rank, static_cast<unsigned>(i));
@@ -83,15 +91,16 @@ Values RuleSubject::run_rank(const RuleTrial& trial, int rank) const {
   const Tensor* local = graph.add_node(node_.op, trial.params(rank), std::move(sources));
   const Shape expected = trial.result.local_shape(node_.shape, rank);
   require<InvalidArgument>(local->shape == expected, "rank {} gets {}, its shard of the result is {}", rank,
-                           to_string(local->shape), to_string(expected));
-  return reference_eval(graph, std::move(leaves)).at(local);
+                           shoal::to_string(local->shape), shoal::to_string(expected));
+  return reference_.evaluate(graph, leaves);
 }
 
 std::string RuleSubject::run(const RuleTrial& trial) const {
-  const Values& expected = values_.at(&node_);
-  const double tolerance = tolerance_of(node_.dtype);
+  const Values& expected = values_;
+  const double tolerance = tolerance_of(node_.dtype, reference_.f32_tolerance);
   const auto differs = [&](int64_t element, double got) {
-    return fmt::format("{}: element {} is {}, expected {}", trial.name, element, got, expected[element]);
+    return fmt::format("{}: element {} is {}, expected {}", trial.name, place_of(element, node_.shape), got,
+                       expected[element]);
   };
   Values sum(expected.size(), 0.0);
   try {
@@ -119,4 +128,4 @@ std::string RuleSubject::run(const RuleTrial& trial) const {
   return {};
 }
 
-}  // namespace shoal::test
+}  // namespace shoal::meta

@@ -1,13 +1,13 @@
-#include "tests/support/shard_math.h"
+#include "meta/check/shard_elements.h"
 
 #include <algorithm>
 
-namespace shoal::test {
+namespace shoal::meta {
 
-std::vector<int64_t> shard_elements(const Shape& shape, const meta::Layout& layout, int rank) {
+std::vector<int64_t> shard_elements(const Shape& shape, const Layout& layout, int rank) {
   std::vector<char> mine(layout.is_split() ? static_cast<size_t>(shape[layout.axis]) : 0, 0);
   int64_t position = 0;
-  for (const meta::Run& run : layout.partition.runs()) {
+  for (const Run& run : layout.partition.runs()) {
     const bool owned = std::find(run.owners.begin(), run.owners.end(), rank) != run.owners.end();
     for (int64_t i = 0; i < run.length; ++i) mine[static_cast<size_t>(position++)] = owned;
   }
@@ -26,4 +26,4 @@ std::vector<int64_t> shard_elements(const Shape& shape, const meta::Layout& layo
   return elements;
 }
 
-}  // namespace shoal::test
+}  // namespace shoal::meta

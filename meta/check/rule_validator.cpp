@@ -1,4 +1,4 @@
-#include "tests/support/rule_validator.h"
+#include "meta/check/rule_validator.h"
 
 #include <fmt/format.h>
 
@@ -7,19 +7,11 @@
 
 #include "base/error.h"
 #include "graph/text.h"
-#include "tests/support/rule_partitions.h"
-#include "tests/support/rule_trial.h"
+#include "meta/check/partitions.h"
+#include "meta/check/rule_trial.h"
 
-namespace shoal::test {
+namespace shoal::meta {
 namespace {
-
-using meta::Factor;
-using meta::FactorKind;
-using meta::Layout;
-using meta::Partition;
-using meta::Rule;
-
-constexpr int kRanks[] = {2, 3};
 
 /// The combined result of all trials of one factor, or of all trials with one set of Partial sources.
 struct Outcome {
@@ -30,7 +22,7 @@ struct Outcome {
 /// Returns the largest g of all source axes that the rule writes as factor/g; 1 if there are no such axes.
 int64_t group_of(const Rule& rule, int factor) {
   int64_t group = 1;
-  for (const meta::Operand& source : rule.sources) {
+  for (const Operand& source : rule.sources) {
     const int axis = Rule::axis_of(source, factor);
     if (axis >= 0) group = std::max(group, source.axes[axis].group);
   }
@@ -42,7 +34,7 @@ std::optional<RuleTrial> split_trial(const Tensor& node, const Rule& rule, int f
   const auto result = result_layout(rule, factor, partition);
   if (!result) return std::nullopt;
   RuleTrial trial{partition.devices(), {}, *result, {}, {}};
-  for (const meta::Operand& source : rule.sources) {
+  for (const Operand& source : rule.sources) {
     const auto layout = operand_layout(rule, factor, partition, source);
     if (!layout) return std::nullopt;
     trial.sources.push_back(*layout);
@@ -68,10 +60,10 @@ std::string check_way_back(const Rule& rule, int factor, const RuleTrial& trial)
   return {};
 }
 
-Outcome try_factor(const RuleSubject& subject, const Rule& rule, int factor) {
+Outcome try_factor(const RuleSubject& subject, const Rule& rule, int factor, const std::vector<int>& all_ranks) {
   Outcome outcome;
   const Factor& tried = rule.factors[factor];
-  for (const int ranks : kRanks) {
+  for (const int ranks : all_ranks) {
     for (const Partition& partition : partitions_to_try(ranks, tried.length, tried.unit, group_of(rule, factor))) {
       const auto trial = split_trial(subject.node(), rule, factor, partition);
       if (!trial) continue;
@@ -85,9 +77,9 @@ Outcome try_factor(const RuleSubject& subject, const Rule& rule, int factor) {
 }
 
 /// Tries the node with Partial layouts for the sources in `set`. All other sources are mirrored.
-Outcome try_linear(const RuleSubject& subject, const std::vector<int>& set) {
+Outcome try_linear(const RuleSubject& subject, const std::vector<int>& set, const std::vector<int>& all_ranks) {
   Outcome outcome;
-  for (const int ranks : kRanks) {
+  for (const int ranks : all_ranks) {
     const std::vector<Layout> whole(subject.node().src.size(), Layout::mirrored());
     RuleTrial trial{ranks, whole, Layout::partial(), [&](int) { return subject.node().params; }, {}};
     bool has_elements = !subject.node().empty();
@@ -130,7 +122,8 @@ std::vector<std::vector<int>> sets_of_sources(const Tensor& node) {
 
 class Validator {
  public:
-  Validator(const Graph& graph, const Rule& rule) : subject_(graph), rule_(rule) {}
+  Validator(const Graph& graph, const Rule& rule, const Reference& reference, const std::vector<int>& ranks)
+      : subject_(graph, reference), rule_(rule), ranks_(ranks), finds_missing_(reference.finds_missing) {}
 
   RuleVerdict validate() {
     for (int factor = 0; factor < static_cast<int>(rule_.factors.size()); ++factor) {
@@ -145,39 +138,53 @@ class Validator {
   }
 
  private:
-  void report(std::string what, bool missing, std::string problem) {
-    verdict_.findings.push_back(
-        {subject_.node().op, std::move(what), missing, std::move(problem), shoal::to_string(subject_.node())});
+  void report(std::string what, bool missing, std::string problem, std::string remedy) {
+    verdict_.findings.push_back({subject_.node().op, std::move(what), missing, std::move(remedy), std::move(problem),
+                                 shoal::to_string(subject_.node())});
   }
   std::string name_of_factor(int factor) const { return fmt::format("factor {}", rule_.factors[factor].letter); }
 
   void find_wrong_split(int factor) {
-    const Outcome outcome = try_factor(subject_, rule_, factor);
-    if (!outcome.problem.empty()) report(name_of_factor(factor), false, outcome.problem);
+    const Outcome outcome = try_factor(subject_, rule_, factor, ranks_);
+    if (!outcome.problem.empty()) {
+      report(name_of_factor(factor), false, outcome.problem,
+             fmt::format("write '({})' in every operand, or correct the op for shards", rule_.factors[factor].letter));
+    }
     if (outcome.divided > 0) verdict_.exercised += rule_.factors[factor].letter;
   }
 
   void find_missing_split(int factor) {
+    if (!finds_missing_) return;
     for (const FactorKind kind : other_kinds(subject_.node(), rule_, factor)) {
       Rule guess = rule_;
       guess.factors[factor].kind = kind;
-      const Outcome outcome = try_factor(subject_, guess, factor);
+      const Outcome outcome = try_factor(subject_, guess, factor, ranks_);
       if (outcome.divided == 0 || !outcome.problem.empty()) continue;
       constexpr std::array kNames{"parallel", "summed", "selected", "whole"};
-      report(name_of_factor(factor), true, fmt::format("it may be {}", kNames.at(static_cast<size_t>(kind))));
+      constexpr std::array kForms{"write '{0}' without parentheses", "write '{0}' without parentheses, and '| sum {0}'",
+                                  "write '[{0}]'", ""};
+      report(name_of_factor(factor), true, fmt::format("it may be {}", kNames.at(static_cast<size_t>(kind))),
+             fmt::format(fmt::runtime(kForms.at(static_cast<size_t>(kind))), rule_.factors[factor].letter));
     }
   }
 
   void check_linear(const std::vector<int>& set) {
     const bool claimed = std::find(rule_.linear.begin(), rule_.linear.end(), set) != rule_.linear.end();
-    const Outcome outcome = try_linear(subject_, set);
-    const std::string what = fmt::format("linear {}", fmt::join(set, "+"));
-    if (claimed && !outcome.problem.empty()) report(what, false, outcome.problem);
-    if (!claimed && outcome.problem.empty() && outcome.divided > 0) report(what, true, "it may be Partial");
+    if (!claimed && !finds_missing_) return;
+    const Outcome outcome = try_linear(subject_, set, ranks_);
+    const std::string sources = fmt::format("{}", fmt::join(set, "+")), what = "linear " + sources;
+    if (claimed && !outcome.problem.empty()) {
+      report(what, false, outcome.problem, fmt::format("remove '{}' after 'linear'", sources));
+    }
+    if (!claimed && outcome.problem.empty() && outcome.divided > 0) {
+      report(what, true, "it may be Partial", fmt::format("write '| linear {}'", sources));
+    }
   }
 
   RuleSubject subject_;
   Rule rule_;
+  std::vector<int> ranks_;
+  bool finds_missing_;
   RuleVerdict verdict_;
 };
 
@@ -188,8 +195,9 @@ std::string to_string(const RuleFinding& finding) {
                      finding.problem, finding.node);
 }
 
-RuleVerdict validate_rule(const Graph& graph, const Rule& rule) {
-  return Validator(graph, rule).validate();
+RuleVerdict validate_rule(const Graph& graph, const Rule& rule, const Reference& reference,
+                          const std::vector<int>& ranks) {
+  return Validator(graph, rule, reference, ranks).validate();
 }
 
-}  // namespace shoal::test
+}  // namespace shoal::meta

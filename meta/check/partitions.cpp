@@ -1,14 +1,10 @@
-#include "tests/support/rule_partitions.h"
+#include "meta/check/partitions.h"
 
 #include <algorithm>
 #include <random>
 
-namespace shoal::test {
+namespace shoal::meta {
 namespace {
-
-using meta::Owners;
-using meta::Partition;
-using meta::Run;
 
 Partition from_owners(int ranks, const std::vector<Owners>& owners) {
   std::vector<Run> runs;
@@ -75,4 +71,4 @@ bool divides_work(const Partition& partition) {
   return working > 1;
 }
 
-}  // namespace shoal::test
+}  // namespace shoal::meta
