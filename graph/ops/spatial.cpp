@@ -114,9 +114,10 @@ void infer::pool_2d(Tensor& node) {
   node.shape = x;
   for (const int axis : {0, 1}) {
     const int64_t before = params.pads[2 * axis], after = params.pads[2 * axis + 1];
-    expect(x[axis] > 0, "at least 1 element on axis {}, got none", axis);
     expect(std::max(before, after) < params.kernel[axis], "pads shorter than the kernel on axis {}, got {} and {}",
            axis, before, after);
+    if (params.kernel[axis] == 1 && params.stride[axis] == 1) continue;  // the axis may be empty
+    expect(x[axis] > 0, "at least 1 element on axis {}, got none", axis);
     node.shape[axis] = windows(expect, axis, x[axis], before + after, params.kernel[axis], params.stride[axis]);
   }
 }

@@ -264,12 +264,16 @@ void add_compare(Cases& cases) {
   for (int i = 0; i < static_cast<int>(CompareKind::kCount); ++i) {
     const auto kind = static_cast<CompareKind>(i);
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI32}) {
+      // The kinds differ only in the innermost loop, so one kind has all shapes.
+      const bool every = kind == CompareKind::kLess;
       for (const BinaryShapes& shapes : kBinaryShapes) {
+        if (!every && &shapes != kBinaryShapes) continue;
         add_case(cases, Op::kCompare, fmt::format("{} {} kind {}", name_of(dtype), shapes.name, i),
                  [=](Graph& g, TensorContext&) {
                    return compare(g, plain(g, dtype, shapes.a, "a"), plain(g, dtype, shapes.b, "b"), kind);
                  });
       }
+      if (!every) continue;
       add_case(cases, Op::kCompare, fmt::format("{} strided kind {}", name_of(dtype), i),
                [=](Graph& g, TensorContext&) {
                  return compare(g, strided(g, dtype, {35, 4, 2, 2}, "a"), strided(g, dtype, {35, 1, 2, 1}, "b"), kind);

@@ -168,6 +168,7 @@ const Case kResults[] = {
     {"input %x f16 [8, 5, 3, 2]\n%y = pool_2d(%x) {kind=average, kernel=[3,2], stride=[2,1], pads=[1,2,0,1], "
      "count_pads=true}",
      "f32 [5, 5, 3, 2]"},
+    {"input %x f32 [5, 0, 3]\n%y = pool_2d(%x) {kernel=[2,1]}", "f32 [4, 0, 3]"},
     {"input %x bf16 [4, 1, 3]\n%y = pad(%x) {before=[1,0,2,0], after=[3,2,0,1], mode=edge, value=0.5}",
      "bf16 [8, 3, 5, 2]"},
     {"input %x f32 [3, 0]\n%y = pad(%x) {after=[0,2,0,0]}", "f32 [3, 2]"},
