@@ -198,15 +198,19 @@ static void run_squared_relu(const shoal_op_node* node, const shoal_op_launch* l
 }
 
 static void custom_op() {
-  const shoal_op_kernel kernel{.size = sizeof(shoal_op_kernel), .family = "CPU", .run = run_squared_relu};
-  register_op({.size = sizeof(shoal_op),
-               .name = "squared_relu",
-               .rule = "a b c d -> a b c d",
-               .min_sources = 1,
-               .max_sources = 1,
-               .infer = infer_squared_relu,
-               .kernels = &kernel,
-               .kernel_count = 1});
+  shoal_op_kernel kernel{};
+  kernel.size = sizeof(kernel);
+  kernel.family = "CPU";
+  kernel.run = run_squared_relu;
+  shoal_op op{};
+  op.size = sizeof(op);
+  op.name = "squared_relu";
+  op.rule = "a b c d -> a b c d";
+  op.min_sources = op.max_sources = 1;
+  op.infer = infer_squared_relu;
+  op.kernels = &kernel;
+  op.kernel_count = 1;
+  register_op(op);
   // The check splits the op in many ways, and compares the results with the unsharded op.
   const char* example = "input %x f32 [6, 4]\n%y = external(%x) {op=\"squared_relu\"}";
   fmt::print("{}\n", to_string(check_op("squared_relu", {{example}})));

@@ -25,7 +25,7 @@ STRANGERS = {"sched": {"collectives", "machine", "meta"}, "collectives": {"sched
 ROOMS = {
     "meta": ["layout", "rules", "check", "plan", "device"],
     "models": ["gguf", "tokenizer", "arch", "place", "session"],
-    "tuning": ["", "choose", "probe"],
+    "tuning": ["", "choose", "probe", "propose"],
     "tools": ["cli", "chat", "startup", "report", "bench", "commands"],
 }
 # Rooms with private headers. The values are the other folders that may include these headers. The headers in PUBLIC are

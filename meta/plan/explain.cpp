@@ -86,12 +86,15 @@ std::string layouts_text(const Plan& plan) {
 }
 
 std::string constraints_text(const Plan& plan) {
-  std::string text = plan.constraints.empty() ? "" : "constraints (with the conversions that they cause)\n";
+  if (plan.constraints.empty()) return "";
+  constexpr std::string_view kRow = "  {:<28} {:<12} {:<32} {:>11} {:>12} {:>12}\n";
+  std::string text = "constraints, and the conversions that they cause\n";
+  text += fmt::format(kRow, "tensor", "kind", "layout", "conversions", "bytes", "microseconds");
   for (const ConstrainedTensor& one : plan.constraints) {
-    text += fmt::format("  {:<28} {:<11} {:<28} ", one.tensor->name, kind_of(one), one.constraint.layout.to_string());
-    text += one.followed
-                ? fmt::format("{} conversions  {} bytes  {:.1f} us\n", one.conversions, one.bytes, one.seconds * 1e6)
-                : "not followed\n";
+    const std::string layout = one.constraint.layout.to_string();
+    text += one.followed ? fmt::format(kRow, one.tensor->name, kind_of(one), layout, one.conversions, one.bytes,
+                                       fmt::format("{:.1f}", one.seconds * 1e6))
+                         : fmt::format("  {:<28} {:<12} {:<32} not followed\n", one.tensor->name, kind_of(one), layout);
   }
   return text;
 }

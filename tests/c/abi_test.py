@@ -46,6 +46,9 @@ def main(nm: str, library: str, *plugins: str) -> int:
             problems.append(f"{name}: exported, although plug-ins do not need this folder")
     problems += [f"docs/c_api.md: there is no function {name}" for name in counterparts() - c_names]
     for plugin in plugins:
+        if not pathlib.Path(plugin).exists():
+            problems.append(f"{plugin}: this plug-in was not built")
+            continue
         needed = {name for name in symbols(nm, plugin, "--undefined-only") if CLASSES.match(name)}
         if not needed:
             problems.append(f"{plugin}: needs no symbol of shoal")

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <random>
 
 #include "graph/ops/ops.h"
@@ -84,6 +86,35 @@ TEST(Convolution, ResultsDoNotDependOnOtherChannels) {
       const Values some = results_of(n, w, first, count, transpose, 3);
       const auto plane = static_cast<int64_t>(all.size()) / 30;
       EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + first * plane)) << first << ", " << count;
+    }
+  }
+}
+
+/// The results of a convolution with kernels w, which are all 1 if w is empty.
+Values convolve(const Sizes& n, Values w, const Values& x, bool transpose) {
+  if (w.empty()) w.assign(static_cast<size_t>(n.w[0] * n.w[1] * n.w[2] * n.w[3]), 1.0);
+  Eval eval;
+  Tensor *kernels = eval.input(n.w, w), *input = eval.input(n.x, x);
+  return eval.run(transpose ? conv_transpose_2d(eval.graph, kernels, input, {.stride = {2, 1}})
+                            : conv_2d(eval.graph, kernels, input, n.params));
+}
+
+TEST(Convolution, NaNAffectsOnlyResultsWhoseWindowsContainIt) {
+  for (const bool transpose : {false, true}) {
+    const Sizes n{{3, 2, 5, 5}, {21, 6, 5, 2}, {.pads = {1, 1, 1, 0}}};
+    const Values w = random_values(n.w, 6), x = random_values(n.x, 7), clean = convolve(n, w, x, transpose);
+    for (const size_t at : {size_t{0}, size_t{140}, x.size() - 1}) {
+      Values dirty = x, marks(x.size(), 0.0);
+      dirty[at] = std::numeric_limits<double>::quiet_NaN();
+      marks[at] = 1;
+      const Values got = convolve(n, w, dirty, transpose), reached = convolve(n, {}, marks, transpose);
+      for (size_t i = 0; i < got.size(); ++i) {
+        if (reached[i] != 0) {
+          EXPECT_TRUE(std::isnan(got[i])) << at << ", " << i;
+        } else {
+          EXPECT_EQ(got[i], clean[i]) << at << ", " << i;
+        }
+      }
     }
   }
 }

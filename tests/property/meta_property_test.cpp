@@ -76,6 +76,10 @@ class Features {
       if (!std::get<SelectParams>(node.params).ranges.empty()) found_.insert("experts in ranges");
       if (!node.src[2]->is_leaf()) found_.insert("experts by computed ids");
     }
+    if (const auto* conv = std::get_if<ConvParams>(&node.params)) add_groups(op, conv->groups, node.src[0]->shape[2]);
+    if (const auto* conv = std::get_if<ConvTransposeParams>(&node.params)) {
+      add_groups(op, conv->groups, node.src[0]->shape[3] / conv->groups);
+    }
     if (node.op == Op::kAttention) add_attention(node);
     if (node.op == Op::kGetRows && node.src[1]->shape[1] > 1) found_.insert("get_rows with ids on two axes");
     if (node.op == Op::kGetRows && !node.src[0]->is_leaf()) found_.insert("get_rows of a computed table");
@@ -86,6 +90,10 @@ class Features {
       if (params.ext_factor != 0.0f) found_.insert("rope, YaRN");
       if (params.ext_factor == 0.0f && params.freq_scale != 1.0f) found_.insert("rope, linear");
     }
+  }
+
+  void add_groups(const std::string& op, int64_t groups, int64_t channels) {
+    found_.insert(op + (groups == 1 ? " of one group" : channels == 1 ? ", depthwise" : " in groups"));
   }
 
   void add_attention(const Tensor& node) {
@@ -146,6 +154,12 @@ TEST(RandomCases, ContainEveryFeature) {
                                "attention to a view of a written cache",
                                "attention to a written cache",
                                "attention to values that are parts of keys",
+                               "conv_2d of one group",
+                               "conv_2d, depthwise",
+                               "conv_2d in groups",
+                               "conv_transpose_2d of one group",
+                               "conv_transpose_2d, depthwise",
+                               "conv_transpose_2d in groups",
                                "get_rows with ids on two axes",
                                "get_rows of a computed table",
                                "rope with factors",

@@ -29,11 +29,11 @@ struct RandomCase {
   /// Some leaves have segments that give the same layout as `layouts`. For these leaves, the split-state callback
   /// returns the segments instead of the layout.
   std::map<std::string, std::vector<std::vector<int64_t>>> segments;
-  /// Constraints of inputs and nodes. If the devices belong to several processes, requirements for outputs become
-  /// hints.
-  std::map<std::string, meta::LayoutConstraint> constraints;
   double tolerance = kTight;  ///< for difference() in case_leaves.h; if 0, results must be equal
   bool whole = false;         ///< whether the float values of leaves are small whole numbers
+  /// Constraints of inputs and nodes. If the devices belong to several processes, requirements for outputs become
+  /// hints.
+  std::map<std::string, meta::LayoutConstraint> constraints = {};
 };
 
 RandomCase random_case(uint64_t seed);

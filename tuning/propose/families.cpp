@@ -67,8 +67,10 @@ std::string without_numbers(const std::string& name) {
   for (size_t i = 0; i < name.size(); ++i) {
     const bool is_digit = name[i] >= '0' && name[i] <= '9';
     const bool is_number = is_digit && (out.empty() || out.back() == '.' || out.back() == '_' || out.back() == '*');
-    if (!is_number) out += name[i];
-    else if (out.empty() || out.back() != '*') out += '*';
+    if (!is_number)
+      out += name[i];
+    else if (out.empty() || out.back() != '*')
+      out += '*';
   }
   return out;
 }
@@ -119,9 +121,8 @@ class Finder {
     for (int64_t unit = 1; unit <= length / least; ++unit) {
       if (length % unit == 0 && length / unit <= most) out.push_back(unit);
     }
-    std::ranges::stable_partition(out, [&](int64_t unit) {
-      return unit % kVectorUnit == 0 && length / unit >= kManyUnits * sharers_;
-    });
+    std::ranges::stable_partition(
+        out, [&](int64_t unit) { return unit % kVectorUnit == 0 && length / unit >= kManyUnits * sharers_; });
     return out;
   }
 
@@ -144,9 +145,10 @@ class Finder {
   std::optional<Walk> walked(const Start& start, int64_t unit, const models::ShareLedger& ledger, bool lenient) {
     const int64_t length = start.length();
     std::vector<double> wanted = ledger.wanted(static_cast<double>(length));
-    if (length / unit < sharers_) {
-      // Among devices with equal deficits, a device without units of the latest coarse family is preferred, because it
-      // may be idle while the other devices compute this family.
+    const auto given = ledger.given();
+    if (std::ranges::all_of(given, [](double elements) { return elements == 0; })) {
+      // In the first layer, a device without units of the latest coarse family is preferred, because it may be idle
+      // while the other devices compute this family.
       for (size_t device = 0; device < wanted.size(); ++device) {
         wanted[device] -= kTieBreak * static_cast<double>(unit) * coarse_[device];
       }

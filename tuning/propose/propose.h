@@ -33,8 +33,8 @@ struct ProposeOptions {
   /// One number >= 0 for each device, as for --tensor-split. A device with share 0 gets only mirrored tensors. Empty:
   /// even shares.
   std::vector<double> shares = {};
-  /// Bytes that each device may use for weights, caches, compute memory and communication. Empty: the free memory of the
-  /// devices.
+  /// Bytes that each device may use for weights, caches, compute memory and communication. Empty: the free memory of
+  /// the devices.
   std::vector<size_t> memory = {};
   /// Average number of rows of the KV caches that a query reads; 0: all rows.
   double kv_rows = 0;
@@ -70,7 +70,8 @@ Prediction predict_graph(Graph& graph, std::span<Device* const> devices, const m
 /// - the number of shares or of memory sizes differs from the number of devices; no share is above 0
 /// - two weights or caches of the graph have the same name
 /// - the machine has no product measurements for a dtype of the graph
-/// Throws DeviceError if the tensors do not fit: "[G.1] ... needs 3.1 GiB, but 2.0 GiB are free, so 1.1 GiB are missing:
+/// Throws DeviceError if the tensors do not fit: "[G.1] ... needs 3.1 GiB, but 2.0 GiB are free, so 1.1 GiB are
+/// missing:
 /// ...". The message names the device with the most missing bytes and the remedy.
 Proposal propose_split_states(Graph& graph, std::span<Device* const> devices, const machine::MachineModel& machine,
                               const ProposeOptions& options = {});

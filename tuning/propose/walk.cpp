@@ -243,9 +243,8 @@ bool Walk::close(size_t number, bool fill) {
   const auto [tensor, axis, pieces] = fused_[number];
   if (layouts_.contains(tensor)) {  // the walk has reached the tensor in another way
     fused_.erase(fused_.begin() + static_cast<std::ptrdiff_t>(number));
-    return std::ranges::all_of(pieces, [&, to = tensor, on = axis](const Piece& piece) {
-      return add_piece(*to, on, piece);
-    });
+    return std::ranges::all_of(pieces,
+                               [&, to = tensor, on = axis](const Piece& piece) { return add_piece(*to, on, piece); });
   }
   const int devices = pieces.front().partition.devices();
   std::vector<Partition> parts;

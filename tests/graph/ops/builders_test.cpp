@@ -167,13 +167,13 @@ TEST(Builders, ComposeConv1dAndGroupNorm) {
           "y");
   group_norm(g, g.input("i", DType::kF32, {3, 2, 6, 5}), 3, {1e-6f}, "z");
   EXPECT_EQ(node_lines(g),
-            "%t0 = reshape(%w) {shape=[3,1,2,6]}\n"
-            "%t1 = reshape(%x) {shape=[9,1,4,3]}\n"
-            "%t2 = conv_2d(%t0, %t1) {stride=[2,1], pads=[1,0,0,0], groups=2}\n"
-            "%y = reshape(%t2) {shape=[4,6,3,1]}\n"
-            "%t4 = reshape(%i) {shape=[12,3,5,1]}\n"
-            "%t5 = layer_norm(%t4) {eps=1e-06}\n"
-            "%z = reshape(%t5) {shape=[3,2,6,5]}\n");
+            "%reshape_0 = reshape(%w) {shape=[3,1,2,6]}\n"
+            "%reshape_1 = reshape(%x) {shape=[9,1,4,3]}\n"
+            "%conv_2d_2 = conv_2d(%reshape_0, %reshape_1) {stride=[2,1], pads=[1,0,0,0], groups=2}\n"
+            "%y = reshape(%conv_2d_2) {shape=[4,6,3,1]}\n"
+            "%reshape_4 = reshape(%i) {shape=[12,3,5,1]}\n"
+            "%layer_norm_5 = layer_norm(%reshape_4) {eps=1e-06}\n"
+            "%z = reshape(%layer_norm_5) {shape=[3,2,6,5]}\n");
   EXPECT_THROW(group_norm(g, g.input("j", DType::kF32, {3, 2, 6, 5}), 4, {}), InvalidArgument);
   EXPECT_THROW(conv_1d(g, signal, g.input("k", DType::kF32, {9, 4, 3, 2}), {}), InvalidArgument);
 }

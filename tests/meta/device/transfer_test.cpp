@@ -11,7 +11,6 @@ namespace shoal::meta {
 namespace {
 
 using test::random_layout;
-using test::shard_elements;
 
 /// For one byte of a range: the number of accesses by one rank, and the offset of the accessed byte in the shard.
 struct Touch {

@@ -16,7 +16,6 @@ namespace shoal::meta {
 namespace {
 
 using test::random_layout;
-using test::shard_elements;
 
 using Values = std::vector<float>;
 

@@ -8,6 +8,7 @@
 #include "graph/text.h"
 #include "meta/check/rule_validator.h"
 #include "tests/devices/cpu_configuration.h"
+#include "tests/support/reference.h"
 #include "tests/support/rule_cases.h"
 #include "tests/support/rule_layouts.h"
 
