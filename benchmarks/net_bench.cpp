@@ -1,7 +1,7 @@
-// Times a network that scripts/reference/write_nets.py has written, on CPU devices with equal shares. Writes the output
-// to a file, so that scripts/bench_nets.py can verify it. Prints the median, smallest and largest time of a run in ms.
+// Times a network that scripts/reference/write_nets.py has written, on CPU devices. Writes the output to a file, so
+// that scripts/reference/bench_nets.py can verify it. Prints the median, smallest and largest time of a run in ms.
 //
-//   net_bench build/nets unet noise --devices 2 --threads 1 --runs 5 --out noise.bin
+//   net_bench build/nets unet noise --shares 1,1 --threads 1 --runs 5 --out noise.bin
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
 
@@ -24,22 +24,24 @@ double milliseconds(Net& net) {
 int run(int argc, char** argv) {
   CLI::App app("Times a network on CPU devices");
   std::string folder, name, output, out;
-  int devices = 1, threads = 1, runs = 5;
+  std::vector<int64_t> shares{1};
+  int threads = 1, runs = 5;
   app.add_option("folder", folder, "folder of the network")->required();
   app.add_option("net", name, "name of the network")->required();
   app.add_option("output", output, "name of the output")->required();
-  app.add_option("--devices", devices, "number of devices")->check(CLI::Range(1, 64));
+  app.add_option("--shares", shares, "share of each device, such as 3,1")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1000000));
   app.add_option("--threads", threads, "threads of each device")->check(CLI::Range(1, 1024));
   app.add_option("--runs", runs, "timed runs, after one run without timing")->check(CLI::Range(1, 1000000));
   app.add_option("--out", out, "file to write the output to, as f32");
   CLI11_PARSE(app, argc, argv);
 
-  cpu::configure(fmt::format("devices={},threads={}", devices, threads));
+  cpu::configure(fmt::format("devices={},threads={}", shares.size(), threads));
   std::vector<Device*> members;
-  for (int i = 0; i < devices; ++i) members.push_back(&Registry::instance().device(fmt::format("CPU{}", i)));
+  for (size_t i = 0; i < shares.size(); ++i) members.push_back(&Registry::instance().device(fmt::format("CPU{}", i)));
   const NetFiles files(folder, name);
-  const std::vector<int64_t> shares(static_cast<size_t>(devices), 1);
-  const auto meta = devices > 1 ? meta::MetaDevice::create(members, files.callback(shares)) : nullptr;
+  const auto meta = shares.size() > 1 ? meta::MetaDevice::create(members, files.callback(shares)) : nullptr;
   Net net(files, meta ? *meta : *members[0]);
   milliseconds(net);
   std::vector<double> times;

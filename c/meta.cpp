@@ -62,6 +62,9 @@ meta::SplitState state_of(const shoal_split_state& state) {
                            "there are {} segments and {} runs; the limits are {} and {}", state.segments, state.runs,
                            SHOAL_MAX_SEGMENTS, SHOAL_MAX_RUNS);
   meta::SplitState result{axis, {}, {}};
+  if (state.segments == 0 && state.runs == 0 && state.axis <= SHOAL_AXIS_3) {
+    result.ratio.emplace(state.ratio, state.ratio + state.devices);
+  }
   for (uint32_t s = 0; s < state.segments; ++s) {
     const int64_t* lengths = state.lengths + size_t{s} * state.devices;
     result.segments.emplace_back(lengths, lengths + state.devices);
@@ -74,31 +77,52 @@ meta::SplitState state_of(const shoal_split_state& state) {
   return result;
 }
 
-/// A split-state callback that calls a C function.
+/// Calls a C function that fills a split state, and returns the state. `call` receives the handle of the tensor.
+template <class Call>
+meta::SplitState filled_by(const Tensor& tensor, size_t devices, const Call& call) {
+  std::vector<int64_t> lengths(SHOAL_MAX_SEGMENTS * devices);
+  std::vector<shoal_run> runs(SHOAL_MAX_RUNS);
+  std::vector<double> ratio(devices, 1.0);
+  shoal_split_state state{};
+  state.size = sizeof state;
+  state.axis = SHOAL_AXIS_MIRRORED;
+  state.devices = static_cast<uint32_t>(devices);
+  state.lengths = lengths.data();
+  state.run = runs.data();
+  state.ratio = ratio.data();
+  const shoal_status status = call(handle_of<shoal_tensor>(&tensor), &state);
+  if (status != SHOAL_OK) {
+    throw Failure(status, fmt::format("the split-state callback returned status {} ({}) for {}", status,
+                                      shoal_status_name(status), describe(tensor)));
+  }
+  require<InvalidArgument>(state.lengths == lengths.data() && state.run == runs.data() && state.ratio == ratio.data() &&
+                               state.devices == devices,
+                           "the split-state callback replaced an array or the number of devices for {}; write into "
+                           "the arrays",
+                           describe(tensor));
+  try {
+    return state_of(state);
+  } catch (const InvalidArgument& error) {
+    fail<InvalidArgument>("split state of {}: {}", tensor.name, error.what());
+  }
+}
+
 meta::SplitStateCallback callback_of(shoal_split_callback callback, void* user, size_t devices) {
-  return [callback, user, devices](const Tensor& tensor) {
-    std::vector<int64_t> lengths(SHOAL_MAX_SEGMENTS * devices);
-    std::vector<shoal_run> runs(SHOAL_MAX_RUNS);
-    shoal_split_state state{};
-    state.size = sizeof state;
-    state.axis = SHOAL_AXIS_MIRRORED;
-    state.devices = static_cast<uint32_t>(devices);
-    state.lengths = lengths.data();
-    state.run = runs.data();
-    const shoal_status status = callback(handle_of<shoal_tensor>(&tensor), &state, user);
-    if (status != SHOAL_OK) {
-      throw Failure(status, fmt::format("the split-state callback returned status {} ({}) for {}", status,
-                                        shoal_status_name(status), describe(tensor)));
-    }
-    require<InvalidArgument>(state.lengths == lengths.data() && state.run == runs.data() && state.devices == devices,
-                             "the split-state callback replaced an array or the number of devices for {}; write into "
-                             "the arrays",
-                             describe(tensor));
-    try {
-      return state_of(state);
-    } catch (const InvalidArgument& error) {
-      fail<InvalidArgument>("split state of {}: {}", tensor.name, error.what());
-    }
+  return [=](const Tensor& tensor) {
+    return filled_by(tensor, devices, [&](auto* handle, auto* state) { return callback(handle, state, user); });
+  };
+}
+
+meta::ConstraintCallback callback_of(shoal_constraint_callback callback, void* user, size_t devices) {
+  if (callback == nullptr) return {};
+  return [=](const Tensor& tensor) -> std::optional<meta::Constraint> {
+    shoal_constraint kind = SHOAL_CONSTRAINT_NONE;
+    meta::SplitState state =
+        filled_by(tensor, devices, [&](auto* handle, auto* to) { return callback(handle, to, &kind, user); });
+    enumerator(kind, SHOAL_CONSTRAINT_HINT + 1, "constraint");
+    if (kind == SHOAL_CONSTRAINT_NONE) return std::nullopt;
+    return kind == SHOAL_CONSTRAINT_HINT ? meta::Constraint::hint(std::move(state))
+                                         : meta::Constraint::requirement(std::move(state));
   };
 }
 
@@ -112,6 +136,7 @@ meta::MetaOptions options_of(const shoal_meta_options* given, size_t devices) {
     result.comm_timeout = std::chrono::milliseconds(std::max<int64_t>(1, std::llround(options.comm_timeout * 1000)));
   }
   if (options.communicator != nullptr) result.comm = options.communicator;
+  result.constraints = callback_of(options.constraints, options.constraints_user, devices);
   return result;
 }
 

@@ -12,6 +12,9 @@ namespace {
 
 models::PlacementOptions placement_options(const shoal_model_options& options) {
   models::PlacementOptions result;
+  require<InvalidArgument>(options.threads >= 0, "threads is {}, expected a number >= 0 (0: default)", options.threads);
+  require<InvalidArgument>(options.device_layers >= -1, "device_layers is {}, expected a number >= -1 (-1: all)",
+                           options.device_layers);
   result.ratio = text_or_empty(options.ratio);
   result.threads = options.threads;
   result.mode = enumerator(options.split_mode, static_cast<models::SplitMode>(SHOAL_SPLIT_LAYER + 1), "split mode");

@@ -150,6 +150,18 @@ SHOAL_API shoal_tensor* shoal_graph_get_node(const shoal_graph* graph, size_t in
 SHOAL_API shoal_tensor* shoal_graph_find(const shoal_graph* graph, const char* name);
 SHOAL_API shoal_blob* shoal_graph_text(const shoal_graph* graph);
 
+/* ---- External ops ---- */
+
+/* Adds an op to shoal. The include file shoal/graph/external_op_c.h defines shoal_op, and docs/external_ops.md
+ * describes it. The library copies the struct and its texts. A node of the op has the op "external" and the parameter
+ * op="NAME". An op with a node in an existing graph cannot be unregistered. */
+struct shoal_op;
+SHOAL_API shoal_status shoal_op_register(const struct shoal_op* op);
+SHOAL_API shoal_status shoal_op_unregister(const char* name);
+/* Checks shape inference, the CPU kernel and the sharding rule of a registered op with example graphs, each with one
+ * node of the op. The text has one line for each finding, or is "op 'NAME' is correct". */
+SHOAL_API shoal_blob* shoal_op_check_text(const char* name, const char* const* graphs, size_t graph_count);
+
 /* ---- Backends: streams of work ---- */
 
 /* `params` is text such as "threads=4", or NULL. A backend by name also accepts "CPU0:threads=4" and "best". */
@@ -224,7 +236,7 @@ typedef struct shoal_run {
 } shoal_run;
 
 /* The layout of a tensor on `devices` devices. The library sets all members before it calls the callback: mirrored, no
- * segments, no runs. The arrays belong to the library. A split along an axis needs either segments or runs:
+ * segments, no runs. The arrays belong to the library. A split along an axis uses segments, runs, or else the ratio:
  *   a [4, 6] weight, 3 and 3 rows on 2 devices:     axis 1, segments 1, lengths {3, 3}
  *   fused Q|K|V of 4 + 2 + 2 rows, even:            axis 1, segments 3, lengths {2, 2, 1, 1, 1, 1}
  *   2 KV heads that 4 devices share:                axis 1, runs 2, run {32, 3}, {32, 12} */
@@ -236,17 +248,30 @@ typedef struct shoal_split_state {
   uint32_t runs;
   int64_t* lengths; /* lengths[segment * devices + device], SHOAL_MAX_SEGMENTS * devices elements */
   shoal_run* run;   /* SHOAL_MAX_RUNS elements */
+  double* ratio;    /* `devices` numbers, all 1 at first; used without segments and runs: divides the axis by ratio */
 } shoal_split_state;
 
 /* Returns the split state of a weight or cache when memory for it is allocated or planned. Any result except SHOAL_OK
  * makes the allocation fail with this status. The callback may call functions for tensors. */
 typedef shoal_status (*shoal_split_callback)(const shoal_tensor* tensor, shoal_split_state* state, void* user);
 
+/* Returns the layout of an input or node when a graph is planned, or when a cached plan is used. */
+typedef int32_t shoal_constraint;
+enum {
+  SHOAL_CONSTRAINT_NONE = 0,     /* shoal chooses the layout; the value before the call */
+  SHOAL_CONSTRAINT_REQUIRED = 1, /* the plan has this layout, or planning fails with both sides of a conflict */
+  SHOAL_CONSTRAINT_HINT = 2,     /* the plan prefers this layout */
+};
+typedef shoal_status (*shoal_constraint_callback)(const shoal_tensor* tensor, shoal_split_state* state,
+                                                  shoal_constraint* constraint, void* user);
+
 typedef struct shoal_meta_options {
   size_t size;
-  const char* member_params; /* parameters of each member's backend, such as "threads=2"; NULL: defaults */
-  double comm_timeout;       /* seconds for which a device waits in a collective; 0: default */
-  const char* communicator;  /* "auto", "host", "p2p", "nccl" or "staged"; NULL: default */
+  const char* member_params;             /* parameters of each member's backend, such as "threads=2"; NULL: defaults */
+  double comm_timeout;                   /* seconds for which a device waits in a collective; 0: default */
+  const char* communicator;              /* "auto", "host", "p2p", "nccl" or "staged"; NULL: default */
+  shoal_constraint_callback constraints; /* layouts of inputs and nodes; NULL: shoal chooses all of them */
+  void* constraints_user;                /* for `constraints` */
 } shoal_meta_options;
 #define SHOAL_META_OPTIONS_INIT \
   { .size = sizeof(shoal_meta_options) }

@@ -14,6 +14,7 @@ static void check(bool good) {
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
+  check(shoal_cpu_configure("devices=2,threads=1") == SHOAL_OK);  // two CPU devices, also on a machine with one socket
   // Each device gets an equal share of the weights and of the KV cache.
   shoal_device* devices[] = {shoal_device_by_name("CPU0"), shoal_device_by_name("CPU1")};
   shoal_model* model = shoal_model_load(argv[1], devices, 2, NULL);

@@ -12,9 +12,12 @@
 #include "devices/cpu/cpu_device.h"
 #include "graph/external_op.h"
 #include "graph/ops/ops.h"
+#include "machine/catalogue.h"
 #include "meta/check/check_op.h"
 #include "meta/meta.h"
 #include "sched/scheduler.h"
+#include "tuning/propose/propose.h"
+#include "tuning/sim_device.h"
 
 using namespace shoal;
 using meta::SplitState;
@@ -35,6 +38,7 @@ static std::vector<float> ramp(size_t size) {
 }
 
 static void mlp() {
+  // SHOAL_CPU_DEVICES=2 or cpu::configure("devices=2") divides the cores among two CPU devices.
   std::vector<Device*> devices = Registry::instance().device_list("CPU0,CPU1");  // or CUDA0,CUDA1
 
   // y = relu(down * relu(up * x)). The first length of a shape is the innermost: `up` maps 4 elements to 6 elements.
@@ -176,6 +180,25 @@ static void custom_rule(Mlp& model) {
   fmt::print("y = {}\n", read(*model.y));
 }
 
+static void proposal() {
+  // Two H200 of the catalogue. The search runs nothing, so the devices are simulated.
+  const machine::MachineModel machine = machine::make_machine("H200x2");
+  std::vector<Device*> devices;
+  for (const char* name : {"H200.0", "H200.1"}) {
+    devices.push_back(&sim::family().provide({name, "simulated H200", DeviceType::kGpu, size_t{140} << 30}));
+  }
+  TensorContext weights;
+  Tensor* up = weights.add("up", DType::kF16, {8192, 32768, 1, 1});
+  Tensor* down = weights.add("down", DType::kF16, {32768, 8192, 1, 1});
+  Graph graph("mlp");
+  Tensor* x = graph.input("x", DType::kF32, {8192, 1, 1, 1});
+  Tensor* hidden = unary(graph, mul_mat(graph, up, x, "hidden"), UnaryKind::kRelu, "active");
+  graph.output(mul_mat(graph, down, hidden, "y"));
+  // The result is a split-state callback: MetaDevice::create(devices, proposal).
+  const tuning::Proposal proposal = tuning::propose_split_states(graph, devices, machine);
+  fmt::print("{}", tuning::to_string(proposal));
+}
+
 // y = max(x, 0)^2 for f32. The functions have the C interface of graph/external_op_c.h.
 static int32_t infer_squared_relu(const shoal_op_node* node, shoal_op_tensor* result, char* error, size_t error_size) {
   if (node->sources[0].dtype != SHOAL_OP_F32) {
@@ -211,8 +234,9 @@ static void custom_op() {
   op.kernels = &kernel;
   op.kernel_count = 1;
   register_op(op);
-  // The check splits the op in many ways, and compares the results with the unsharded op.
-  const char* example = "input %x f32 [6, 4]\n%y = external(%x) {op=\"squared_relu\"}";
+  // The check splits the op in many ways, and compares the results with the unsharded op. Four axes of the example have
+  // at least two elements, so the check can divide each of them.
+  const char* example = "input %x f32 [6, 4, 2, 3]\n%y = external(%x) {op=\"squared_relu\"}";
   fmt::print("{}\n", to_string(check_op("squared_relu", {{example}})));
 
   TensorContext weights;
@@ -239,6 +263,7 @@ int main() try {
     Mlp model;
     section(model);
   }
+  proposal();
   custom_op();
   partial_addends();
 } catch (const std::exception& error) {

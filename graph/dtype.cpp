@@ -117,7 +117,10 @@ size_t bytes_for(DType dtype, int64_t n) {
   const DTypeTraits& t = traits(dtype);
   require<InvalidArgument>(n >= 0 && n % t.block_elems == 0, "[{}] {} elements do not fill whole blocks of {} elements",
                            t.name, n, t.block_elems);
-  return static_cast<size_t>(n / t.block_elems) * t.block_bytes;
+  const auto blocks = static_cast<size_t>(n / t.block_elems);
+  require<InvalidArgument>(blocks <= std::numeric_limits<size_t>::max() / t.block_bytes,
+                           "[{}] {} elements are too many", t.name, n);
+  return blocks * t.block_bytes;
 }
 
 float f16_to_f32(uint16_t half) {

@@ -174,7 +174,7 @@ void register_ops(const shoal_ops& ops) {
 void unregister_op(std::string_view name) {
   const std::lock_guard lock(g_changing);
   Entry* entry = find_entry(name);
-  require<InvalidArgument>(entry != nullptr, "there is no external op '{}' to unregister", name);
+  require<InvalidArgument>(entry != nullptr, "there is no external op '{}' to unregister: register it first", name);
   check_unused(*entry);
   entry->active.store(false, std::memory_order_release);
 }
@@ -198,7 +198,9 @@ const ExternalOp* find_op(std::string_view name) {
 const ExternalOp& op_of(const Tensor& node) {
   const auto& name = std::get<ExternalParams>(node.params).op;
   const ExternalOp* op = find_op(name);
-  require<InvalidArgument>(op != nullptr, "[external {}] op '{}' is not registered any more", node.name, name);
+  require<InvalidArgument>(op != nullptr,
+                           "[external {}] op '{}' is not registered any more: register it again, or load its plug-in",
+                           node.name, name);
   return *op;
 }
 

@@ -90,8 +90,9 @@ typedef struct shoal_op {
   const char* rule; /* sharding rule; NULL: the op has no rule, unless make_rule is set */
   int32_t min_sources, max_sources;
   int32_t strided; /* 1: the kernels read sources with any strides. 0: shoal copies sources that are not contiguous */
-  /* Sets dtype and shape of `result`. Returns 0, or 1 after writing the expected property of the sources to `error`:
-     "sources of equal shape". A meta device also calls this function with the shapes of shards. */
+  /* Sets dtype and shape of `result`, whose lengths are 1 before the call. Returns 0, or 1 after writing the expected
+     property of the sources to `error`: "sources of equal shape". A meta device also calls this function with the shapes
+     of shards. */
   int32_t (*infer)(const shoal_op_node* node, shoal_op_tensor* result, char* error, size_t error_size);
   /* Writes the rule of a node to `rule`, for ops whose rule depends on shapes or args. Returns 0, or 1 if the node has
      no rule. The rule may depend only on dtypes, shapes and args. NULL: the rule is the member `rule`. */

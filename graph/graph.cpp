@@ -137,6 +137,8 @@ Tensor* Graph::add_node(Op op, OpParams params, std::vector<Tensor*> src, std::s
   }
   // Absent optional sources are stored as nullptr, so that src[i] is valid for every i < max_src.
   if (row.max_src > 0) node.src.resize(row.max_src, nullptr);
+  // This call precedes the inference, so that the functions of the op stay loaded.
+  if (op == Op::kExternal && find_op(std::get<ExternalParams>(node.params).op) != nullptr) note_use(node, life_);
   row.infer(node);
   if (row.alias == Alias::kNone) {
     infer::Expect(node, "x").valid_result(node.dtype, node.shape);
@@ -144,7 +146,6 @@ Tensor* Graph::add_node(Op op, OpParams params, std::vector<Tensor*> src, std::s
   } else {
     node.view_base = node.src[0]->storage();
   }
-  if (op == Op::kExternal) note_use(node, life_);
   nodes_.push_back(keep(std::move(node)));
   if (row.alias == Alias::kWrites) writers_[nodes_.back()->storage()] = nodes_.back();
   return nodes_.back();

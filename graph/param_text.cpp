@@ -198,7 +198,8 @@ void check_params(const OpParams& params) {
     using Value = std::remove_cvref_t<decltype(value)>;
     if constexpr (std::is_same_v<Value, std::string>) {
       require<InvalidArgument>(value.find_first_of("\"#\n\r") == std::string::npos,
-                               "parameter '{}' contains a quotation mark, a '#' or a line break: \"{}\"", name, value);
+                               "parameter '{}' contains a quotation mark, a '#' or a line break, remove it: \"{}\"",
+                               name, value);
     }
     if constexpr (std::is_enum_v<Value>) {
       require<InvalidArgument>(value < Value::kCount, "parameter '{}' has no value number {}", name,

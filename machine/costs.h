@@ -19,8 +19,8 @@ struct NodeCost {
 /// weights and KV rows are read from the device's caches. Throws InvalidArgument if the device has no product model for
 /// the dtype of the node's weights.
 NodeCost node_cost(const DeviceModel& device, const Tensor& node, double kv_rows, bool in_cache);
-/// Average number of weight bytes that a product or convolution reads; 0 for other nodes. A mul_mat_id reads the fraction
-/// used_experts() of its weights.
+/// Average number of weight bytes that a product or convolution reads; 0 for other nodes. A mul_mat_id reads the
+/// fraction used_experts() of its weights.
 double weight_bytes(const Tensor& node);
 /// Average fraction of the experts that a mul_mat_id uses. Assumes that tokens choose experts at random: if T tokens
 /// select u of E experts each, the tokens use E (1 - (1 - u / E)^T) experts on average.

@@ -1,5 +1,5 @@
-// CUDA kernels of the plug-in's ops. A launcher queues its kernel on the stream of the device and returns. The arguments
-// of the kernel are copied at the launch, so the kernel can be part of a CUDA graph.
+// CUDA kernels of the plug-in's ops. A launcher queues its kernel on the stream of the device and returns. The kernel
+// gets copies of its arguments at the launch, so it can be part of a CUDA graph.
 #include <cstdio>
 
 #include "graph/external_op_c.h"

@@ -33,6 +33,7 @@ void infer::external(Tensor& node) {
            op->name, i);
   }
   shoal_op_tensor result{};
+  std::fill_n(result.shape, kMaxDims, int64_t{1});
   std::array<char, 512> error{};
   const int32_t status = functions.infer(ExternalCall(node, false).node(), &result, error.data(), error.size());
   error.back() = '\0';

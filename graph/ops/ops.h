@@ -21,10 +21,10 @@ Tensor* get_rows(Graph& g, Tensor* table, Tensor* ids, SelectParams params = {},
 /// are skipped. ids may also be [i, 1 or h, 1 or z], with ids of its own for each (h, z).
 Tensor* set_rows(Graph& g, Tensor* cache, Tensor* rows, Tensor* ids, SelectParams params = {}, std::string name = {});
 
-/// cache [...], x f32 with the lengths of the cache on all axes except `axis` -> a node that aliases the cache. Writes x,
-/// converted to the cache's dtype, to the indices [begin, begin + n) of `axis`; n is the length of x on this axis. The
-/// conditions for `cache` and x are the conditions of set_rows. On axis 0 of a quantised cache, begin and n must be whole
-/// blocks.
+/// cache [...], x f32 with the lengths of the cache on all axes except `axis` -> a node that aliases the cache. Writes
+/// x, converted to the cache's dtype, to the indices [begin, begin + n) of `axis`; n is the length of x on this axis.
+/// The conditions for `cache` and x are the conditions of set_rows. On axis 0 of a quantised cache, begin and n must be
+/// whole blocks.
 Tensor* set_slice(Graph& g, Tensor* cache, Tensor* x, SetSliceParams params, std::string name = {});
 
 /// a [k, m, C, D] (any float or quantised dtype), b [k, n, c, d] (f32, f16, bf16), C divides c, D divides d -> f32 [m,
@@ -48,8 +48,8 @@ Tensor* div(Graph& g, Tensor* a, Tensor* b, std::string name = {});
 /// a, b (two float tensors, or two i32 tensors) -> i32 with the broadcast shape: 1 if the comparison holds, else 0. A
 /// comparison with NaN holds only for kNotEqual.
 Tensor* compare(Graph& g, Tensor* a, Tensor* b, CompareKind kind, std::string name = {});
-/// condition i32, a and b of one dtype (f32, f16, bf16 or i32) -> that dtype, with the broadcast shape of all three: a if
-/// the condition is not 0, else b.
+/// condition i32, a and b of one dtype (f32, f16, bf16 or i32) -> that dtype, with the broadcast shape of all three: a
+/// if the condition is not 0, else b.
 Tensor* where(Graph& g, Tensor* condition, Tensor* a, Tensor* b, std::string name = {});
 /// x * scale + bias.
 Tensor* scale(Graph& g, Tensor* x, ScaleParams params, std::string name = {});
@@ -80,8 +80,8 @@ Tensor* argmax(Graph& g, Tensor* x, std::string name = {});
 /// among equal elements the lower index is first.
 Tensor* top_k(Graph& g, Tensor* x, int64_t k, std::string name = {});
 
-/// q f32 [d, t, h, z or 1]; k [d, s, h/g, z]; v [e, s, h/g, z] (k, v: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or
-/// iq4_nl); positions? i32 [t, z or 1]; mask? f32 or f16 [s, t, 1|h, 1|z], added to the scores; sinks? f32 [h] -> [e, h, t, z].
+/// q f32 [d, t, h, z or 1]; k [d, s, h/g, z]; v [e, s, h/g, z] (k, v: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1,
+/// iq4_nl); positions? i32 [t, z or 1]; mask? f32 or f16 [s, t, 1|h, 1|z], to add; sinks? f32 [h] -> [e, h, t, z].
 /// The head axis follows axis 0, so the result can be reshaped to [e * h, t]. A query that sees no row gives zeros.
 /// With params.parts > 0 the result is [e + 1, h, t, z]. The extra last element of a row is the row's lse: the
 /// logarithm of the sum of e^score, including sinks. If the query sees no row, the lse is -inf.
@@ -101,11 +101,11 @@ Tensor* merge_attention(Graph& g, Tensor* parts, Tensor* lse, std::string name =
 /// W * stride - pad + kw * dilation. Group g of the input channels gives group g of the output channels.
 Tensor* conv_2d(Graph& g, Tensor* w, Tensor* x, ConvParams params, std::string name = {});
 /// w [kw, kh, o, i] (f32, f16 or bf16), x f32 [w, h, i, n] -> [W, H, o * groups, n] (ConvTransposeParams). Element
-/// (w, h) of x times w[kw, kh] is added to the result at w * stride - pad + kw * dilation. This is the transposed map of
-/// conv_2d.
+/// (w, h) of x times w[kw, kh] is added to the result at w * stride - pad + kw * dilation. This is the transposed map
+/// of conv_2d.
 Tensor* conv_transpose_2d(Graph& g, Tensor* w, Tensor* x, ConvTransposeParams params, std::string name = {});
-/// w [k, i, o], x [t, i * groups, n] -> [T, o, n]: conv_2d of height 1. Only the values for axis 0 of the parameters are
-/// used. w and x must be contiguous.
+/// w [k, i, o], x [t, i * groups, n] -> [T, o, n]: conv_2d of height 1. Only the values for axis 0 of the parameters
+/// are used. w and x must be contiguous.
 Tensor* conv_1d(Graph& g, Tensor* w, Tensor* x, ConvParams params, std::string name = {});
 /// [w, h, c, n] (f32, f16, bf16) -> f32 [W, H, c, n] (PoolParams).
 Tensor* pool_2d(Graph& g, Tensor* x, PoolParams params, std::string name = {});
@@ -154,7 +154,7 @@ Tensor* reshape(Graph& g, Tensor* x, Shape shape, std::string name = {});
 /// Selects `length` indices of one axis: begin, begin + step, begin + 2 * step, ...
 Tensor* slice(Graph& g, Tensor* x, SliceParams params, std::string name = {});
 Tensor* permute(Graph& g, Tensor* x, std::array<int, 4> axes, std::string name = {});
-/// The value of x. A meta device gives the result the layout of ReshardParams.
+/// The value of x. On a meta device, its layout is `layout`: "mirrored", "axis 1" (even), "axis 1 [3:{0} 2:{1}]".
 Tensor* reshard(Graph& g, Tensor* x, std::string layout, std::string name = {});
 /// Swaps axes 0 and 1.
 Tensor* transpose(Graph& g, Tensor* x, std::string name = {});

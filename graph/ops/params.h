@@ -46,9 +46,9 @@ struct SelectParams {
   static constexpr auto fields() { return std::tuple(Param{"ranges", &SelectParams::ranges}); }
 };
 
-/// For set_slice: the indices [begin, begin + n) of axis `axis` of the cache are written; n is the length of this axis of
-/// the new values. `ranges` has the meaning of SelectParams::ranges for the indices of this axis. An index outside the
-/// ranges is skipped.
+/// For set_slice: the indices [begin, begin + n) of axis `axis` of the cache are written; n is the length of this axis
+/// of the new values. `ranges` has the meaning of SelectParams::ranges for the indices of this axis. An index outside
+/// the ranges is skipped.
 struct SetSliceParams {
   int axis = 1;
   int64_t begin = 0;
@@ -135,7 +135,7 @@ struct ConvTransposeParams {
   std::array<int64_t, 2> stride{1, 1};
   std::array<int64_t, 4> pads{0, 0, 0, 0};  ///< numbers of output elements that are cut off
   std::array<int64_t, 2> dilation{1, 1};
-  std::array<int64_t, 2> output_pad{0, 0};  ///< additional output elements at the end of each axis; less than the stride
+  std::array<int64_t, 2> output_pad{0, 0};  ///< additional output elements after an axis; less than stride or dilation
   int64_t groups = 1;
   static constexpr auto fields() {
     return std::tuple(Param{"stride", &ConvTransposeParams::stride}, Param{"pads", &ConvTransposeParams::pads},

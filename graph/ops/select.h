@@ -49,11 +49,12 @@ inline bool can_write_runs(const SetSliceParams& params, int64_t count, int64_t 
   for_written_runs(params, count, [&](const WrittenRun& run) {
     can = can && run.from % block == 0 && run.to % block == 0 && run.length % block == 0;
   });
-  for (size_t i = 0; i < params.ranges.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      const IndexRange &a = params.ranges[i], &b = params.ranges[j];
-      can = can && (a.begin >= b.begin + b.length || b.begin >= a.begin + a.length);
-    }
+  std::vector<IndexRange> ranges = params.ranges;
+  std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  for (size_t i = 1, last = 0; i < ranges.size(); ++i) {
+    if (ranges[i].length == 0) continue;
+    can = can && (ranges[last].length == 0 || ranges[i].begin >= ranges[last].begin + ranges[last].length);
+    last = i;
   }
   return can;
 }

@@ -98,6 +98,8 @@ Tensor* conv_1d(Graph& g, Tensor* w, Tensor* x, ConvParams params, std::string n
                            name, describe(*w), describe(*x));
   Tensor* kernel = reshape(g, w, {ws[0], 1, ws[1], ws[2]});
   Tensor* signal = reshape(g, x, {xs[0], 1, xs[1], xs[2]});
+  params.stride[1] = params.dilation[1] = 1;
+  params.pads[2] = params.pads[3] = 0;
   Tensor* y = conv_2d(g, kernel, signal, params);
   return reshape(g, y, {y->shape[0], y->shape[2], y->shape[3], 1}, std::move(name));
 }

@@ -49,7 +49,7 @@ void infer::slice(Tensor& node) {
   expect(step >= 1 && (step == 1 || axis != 0 || !traits(x.dtype).is_quantized),
          "a step >= 1, and step 1 on axis 0 of a quantised tensor, got {}", step);
   // The last index is begin + (length - 1) * step.
-  const int64_t behind = x.shape[axis] - begin;
+  const int64_t behind = begin >= 0 ? x.shape[axis] - begin : -1;
   expect(begin >= 0 && length >= 0 && behind >= 0 && (length == 0 || (behind > 0 && length - 1 <= (behind - 1) / step)),
          "begin and length within the {} indices of axis {}, got {} and {}", x.shape[axis], axis, begin, length);
   const int64_t block = axis == 0 ? traits(x.dtype).block_elems : 1;

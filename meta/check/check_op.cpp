@@ -149,7 +149,8 @@ std::string to_string(const OpReport& report) {
 
 OpReport check_op(std::string_view name, const std::vector<OpCase>& cases, const CheckOptions& options) {
   const ExternalOp* op = find_op(name);
-  require<InvalidArgument>(op != nullptr, "[check_op] there is no external op '{}'; there are: {}", name,
+  require<InvalidArgument>(op != nullptr,
+                           "[check_op] there is no external op '{}'; call register_op() first; there are: {}", name,
                            fmt::join(registered_ops(), ", "));
   require<InvalidArgument>(!cases.empty(), "[check_op {}] expected at least one example", name);
   Checker checker(*op, options);

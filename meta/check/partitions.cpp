@@ -67,8 +67,13 @@ std::vector<Partition> partitions_to_try(int ranks, int64_t length, int64_t unit
 
 bool divides_work(const Partition& partition) {
   int working = 0;
-  for (int rank = 0; rank < partition.devices(); ++rank) working += partition.local_length(rank) > 0;
-  return working > 1;
+  bool divides = false;
+  for (int rank = 0; rank < partition.devices(); ++rank) {
+    const int64_t length = partition.local_length(rank);
+    working += length > 0;
+    divides |= length > 0 && length < partition.length();
+  }
+  return working > 1 && divides;
 }
 
 }  // namespace shoal::meta

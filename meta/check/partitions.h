@@ -13,7 +13,7 @@ namespace shoal::meta {
 /// partitions in which all boundaries are multiples of `unit` * `group`.
 std::vector<Partition> partitions_to_try(int ranks, int64_t length, int64_t unit, int64_t group);
 
-/// Whether at least two ranks own elements. Only such a partition tests the division of work.
+/// Whether at least two ranks own elements, and a rank lacks some. Only such a partition tests the division of work.
 bool divides_work(const Partition& partition);
 
 }  // namespace shoal::meta

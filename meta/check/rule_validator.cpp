@@ -87,7 +87,7 @@ Outcome try_linear(const RuleSubject& subject, const std::vector<int>& set, cons
       trial.sources[i] = Layout::partial();
       has_elements &= !subject.node().src[i]->empty();
     }
-    trial.name = fmt::format("{} addends", ranks);
+    trial.name = fmt::format("the sum of {} addends", ranks);
     outcome.divided += has_elements;
     outcome.problem = subject.run(trial);
     if (!outcome.problem.empty()) return outcome;
@@ -177,7 +177,7 @@ class Validator {
       report(what, false, outcome.problem, fmt::format("remove '{}' after 'linear'", sources));
     }
     if (!claimed && outcome.problem.empty() && outcome.divided > 0) {
-      report(what, true, "it may be Partial", fmt::format("write '| linear {}'", sources));
+      report(what, true, "the source may be Partial", fmt::format("write '| linear {}'", sources));
     }
   }
 

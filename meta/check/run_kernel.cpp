@@ -119,7 +119,8 @@ std::vector<std::byte> run_kernel(const Tensor& node, const TensorValues& leaves
   Guarded workspace(workspace_bytes != nullptr ? workspace_bytes(call.node(), run.parts) : 0, run.fill);
   for (int part = 0; part < run.parts; ++part) {
     if (run.only && *run.only != part) continue;
-    const shoal_op_launch launch{sizeof(shoal_op_launch), part, run.parts, workspace.get(), nullptr};
+    const shoal_op_launch launch{sizeof(shoal_op_launch), part, run.parts,
+                                 workspace_bytes != nullptr ? workspace.get() : nullptr, nullptr};
     kernel->functions.run(call.node(), &launch);
   }
   for (size_t i = 0; i < placed.sources.size(); ++i) {

@@ -185,7 +185,10 @@ std::unique_ptr<Buffer> MetaBuffer::place_from_host(const Tensor& tensor, const 
   const bool is_zero = shards.layout.is_partial() && rank > 0;
   std::vector<Rectangle> parts;
   if (is_own && !is_zero) parts = rectangles(shards, static_cast<int>(rank), 0, tensor.bytes(), Access::kWrite);
-  if (parts.size() == 1 && parts[0].local.rows == 1) {
+  // Ranks must not write the same bytes, so only rank 0 wraps cache rows that several ranks store.
+  const bool is_exclusive = shards.layout.is_split() && shards.layout.partition.is_disjoint();
+  const bool may_wrap = tensor.role != Role::kCache || is_exclusive || rank == 0;
+  if (may_wrap && parts.size() == 1 && parts[0].local.rows == 1) {
     std::byte* data = tensor.data + parts[0].host_offset;
     auto wrapped = member.buffer_from_host_ptr(data, local.bytes());
     if (wrapped != nullptr && reinterpret_cast<uintptr_t>(data) % wrapped->alignment() == 0) {

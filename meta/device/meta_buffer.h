@@ -75,8 +75,8 @@ class MetaBuffer final : public Buffer {
   void clear(uint8_t value) override;
   /// Declares and allocates the shards of all tensors. After a failure, no shards are declared or allocated.
   void allocate_shards(std::span<Tensor* const> tensors, Usage usage);
-  /// Declares the shards of a tensor at `tensor.data` in wrapped memory. A shard whose bytes are contiguous in the tensor
-  /// is wrapped if its device can wrap host memory. Every other shard gets memory of its own and a copy of its bytes.
+  /// Declares the shards of a tensor at `tensor.data` in wrapped memory. A shard whose bytes are contiguous in the
+  /// tensor is wrapped if its device can wrap host memory. Every other shard gets own memory and a copy of its bytes.
   void wrap_shards(Tensor& tensor);
   /// Attaches placed shards and makes this buffer the tensor's buffer.
   void bind(Tensor& tensor, Shards shards);

@@ -33,8 +33,8 @@ Partition divided(const SplitState& state, const Tensor& tensor, int devices) {
   const int64_t unit = axis == 0 ? traits(tensor.dtype).block_elems : 1, length = tensor.shape[axis];
   if (state.ratio->empty()) return Partition::even(devices, length / unit).scale_up(unit);
   require<InvalidArgument>(state.ratio->size() == static_cast<size_t>(devices),
-                           "split state of {}: the ratio has {} numbers for {} devices", tensor.name,
-                           state.ratio->size(), devices);
+                           "split state of {}: the ratio has length {}, expected {} (one number for each device)",
+                           tensor.name, state.ratio->size(), devices);
   return Partition::by_ratio(length, unit, *state.ratio);
 }
 

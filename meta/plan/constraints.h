@@ -13,7 +13,7 @@
 //
 // A requirement may contradict other facts: set_rows and set_slice keep the layout of their cache, and results are
 // mirrored if the devices belong to several processes. In these cases planning throws InvalidArgument, and the message
-// names both sides. All functions are pure.
+// names both sides. A reshard that is an output is mirrored instead. All functions are pure.
 #pragma once
 
 #include <functional>

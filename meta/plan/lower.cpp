@@ -238,8 +238,8 @@ class Lowering {
     const ConstrainedTensor* wish = constrained(node);
     require<InvalidArgument>(wish == nullptr || !wish->constraint.required || node.op == Op::kReshard,
                              "the required layout '{}' of {} contradicts its use as {}, which must be mirrored because "
-                             "the devices belong to "
-                             "several processes; require the layout of an earlier node, or give a hint",
+                             "the devices belong to several processes; require the layout of an earlier node, or give "
+                             "a hint",
                              wish == nullptr ? "" : wish->constraint.layout.to_string(), node.name,
                              node.is_output ? "an output" : "a copied value");
     shards_.at(&node) = {Layout::mirrored(), locals_of(node, Layout::mirrored())};
@@ -269,7 +269,17 @@ class Lowering {
     for (Tensor*& source : sources) {
       if (is_packed && !source->is_contiguous()) source = contiguous(graph, source);
     }
-    return graph.add_node(node.op, std::move(params), std::move(sources), node.name);
+    Tensor* local = graph.add_node(node.op, std::move(params), std::move(sources), node.name);
+    if (node.op == Op::kExternal) check_external(node, *local, choice.result.local_shape(node.shape, rank), rank);
+    return local;
+  }
+
+  /// Rules of external ops come from their authors.
+  static void check_external(const Tensor& node, const Tensor& local, const Shape& expected, int rank) {
+    require<InvalidArgument>(local.shape == expected,
+                             "the rule of op '{}' gives rank {} a result {}, but the function infer gives {}; correct "
+                             "the rule, and test it with check_op",
+                             op_of(node).name, rank, shoal::to_string(expected), shoal::to_string(local.shape));
   }
 
   /// add(mirrored, partial): rank 0 adds the mirrored source. On the other ranks the addend is the partial source

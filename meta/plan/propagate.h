@@ -14,9 +14,9 @@
 //   candidates     top_k and argmax of split rows: each rank selects, and only the selected values are gathered. A node
 //                  that looks up the selected values uses the gathered values.
 //   on runs        the layouts of reshape, slice, permute and concat are exact; set_rows keeps the layout of its cache.
-//   as wanted      for a node with a constraint (constraints.h) or a reshard: computes the result in the wanted layout,
-//   if
-//                  the rule can split the node in this way. Other strategies convert their result to this layout.
+//   as wanted      for a node with a constraint (constraints.h): computes the result in the wanted layout, if the rule
+//                  can split the node in this way. Other strategies convert their result to this layout. A reshard has
+//                  only this strategy.
 //   for the host   divides a result of a mirrored weight in the same way as the split weights. Only the host, or a
 //                  selection for the host, may read this result, so no device needs the whole result.
 // All other strategies split a node only if one of its sources is split. So a value that a collective has mirrored

@@ -57,7 +57,7 @@ bool fits(const Device& device, std::span<Tensor* const> tensors, const BufferTy
 }  // namespace
 
 std::unique_ptr<Buffer> buffer_of_mapping(const Model& model, Device& device, std::span<std::byte> bytes) {
-  // The members of a meta device read their shards into their own memory, because rows of the file are on one NUMA node.
+  // The members of a meta device read their shards into their own memory, because the file is on one NUMA node.
   if (bytes.empty() || device.type() == DeviceType::kMeta) return nullptr;
   auto buffer = device.buffer_from_host_ptr(bytes.data(), bytes.size());
   if (buffer == nullptr) return nullptr;

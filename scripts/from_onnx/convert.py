@@ -1,6 +1,7 @@
 """Converts an ONNX model to a Graph. Constants are folded first, so a model with dynamic axes needs only the shapes of
 its inputs."""
 
+import google.protobuf.message
 import numpy as np
 import onnx
 import onnx.inliner
@@ -33,7 +34,7 @@ def inlined(model):
         model = onnx.inliner.inline_local_functions(model)
         add_defaults(model, {name for _, name in known})
         return onnx.inliner.inline_selected_functions(model, known, exclude=True, inline_schema_functions=True)
-    except (RuntimeError, ValueError):  # for example a model with an invalid type
+    except (RuntimeError, ValueError, google.protobuf.message.Error):  # an invalid type, or 2 GiB of weights
         return model
 
 
@@ -116,16 +117,19 @@ class Converter:
         for proto in nodes:
             missing = [name for name in proto.input if name in self.unknown]
             if missing:
-                self.unknown.update(proto.output)
+                self.unknown.update(filter(None, proto.output))
                 continue
             try:
                 self.step(proto)
             except Unmapped as error:
                 node = Node(proto, [], 0)
                 self.problems.append(f"{node}: {error}")
-                self.unknown.update(proto.output)
+                self.unknown.update(filter(None, proto.output))
 
     def step(self, proto):
+        undefined = [name for name in proto.input if name not in self.values]
+        if undefined:
+            raise Unmapped(f"input '{undefined[0]}' is not defined", "export a valid model (onnx.checker)")
         inputs = [self.values[name] for name in proto.input]
         node = Node(proto, inputs, self.mapper.opset)
         self.mapper.graph.prefix = proto.output[0]
@@ -138,7 +142,8 @@ class Converter:
         else:
             results = self.mapped(node)
         for name, value in zip(proto.output, results):
-            self.values[name] = value
+            if name:  # an output without a name is not used
+                self.values[name] = value
 
     def mapped(self, node):
         mapping = MAPPINGS.get(node.op) if node.proto.domain in ("", "ai.onnx") else None
@@ -158,12 +163,17 @@ class Converter:
         except Exception as error:  # the reference implementation raises errors of many types
             raise Unmapped(f"the constant cannot be computed ({error})", "simplify the model first") from error
         name = inputs[0].name if proto.op_type in KEEP_NAME and inputs else ""
-        arrays = [np.asarray(array) for array in arrays]
-        return [Value(array.shape, array=array, name=name or output) for array, output in zip(arrays, proto.output)]
+        found = iter([np.asarray(array) for array in arrays])  # the named outputs
+        results = [(output, next(found)) if output else (output, None) for output in proto.output]
+        return [None if array is None else Value(array.shape, array=array, name=name or output)
+                for output, array in results]  # fmt: skip
 
     def branch(self, node):
         condition = bool(node.constant(0, "the condition").reshape(()))
         graph = node.attributes["then_branch" if condition else "else_branch"]
         self.add_constants(graph)
         self.run(graph.node)
+        if any(one.name in self.unknown for one in graph.output):
+            self.unknown.update(filter(None, node.proto.output))
+            return []
         return [self.values.get(one.name) for one in graph.output]

@@ -54,7 +54,9 @@ def padded(shape):
 
 
 def valid_name(name):
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name).strip("_.") or "value"
+    """A name of graph text. GGUF files allow 64 bytes, so a longer name gets a hash, and room for a number."""
+    valid = re.sub(r"[^A-Za-z0-9_.-]", "_", name).strip("_.") or "value"
+    return valid if len(valid) <= 56 else f"{valid[:43]}_{hashlib.sha1(name.encode()).hexdigest()[:12]}"
 
 
 def number(value):

@@ -27,7 +27,7 @@ class Mapper:
         if not value.is_constant:
             return self.graph.reshape(value.tensor, padded(dims))
         array = value.array.reshape(padded(dims)[::-1])
-        if not np.issubdtype(array.dtype, np.floating):
+        if array.dtype.kind in "biu":
             if array.size and array.dtype != bool and (array.min() < -(2**31) or array.max() >= 2**31):
                 array = np.clip(array, -(2**31) + 1, 2**31 - 1)
             array = array.astype(np.int32)
@@ -53,6 +53,12 @@ class Mapper:
         x = self.tensor(value)
         return x if x.dtype != "i32" else self.graph.emit("cast", [x], x.shape, out="f32", dtype="f32")
 
+    def integers(self, value):
+        """The value as i32. The elements are whole numbers."""
+        x = self.tensor(value)
+        return value if x.dtype == "i32" else of_tensor(
+            self.graph.emit("cast", [x], x.shape, out="i32", dtype="i32"), value.shape)  # fmt: skip
+
     def scale(self, value, scale=1.0, bias=0.0):
         x = self.tensor(value)
         if bias == 0.0 and x.op == "scale" and "bias" not in x.params:
@@ -65,8 +71,9 @@ class Mapper:
         return of_tensor(self.fused_product(node), value.shape)
 
     def clamp(self, value, least, most):
-        x = self.tensor(value)
-        return of_tensor(self.graph.emit("clamp", [x], x.shape, min=float(least), max=float(most)), value.shape)
+        x = self.floats(value)
+        result = of_tensor(self.graph.emit("clamp", [x], x.shape, min=float(least), max=float(most)), value.shape)
+        return self.integers(result) if value.dtype == "i32" else result
 
     def aligned(self, values):
         """The tensors of values that are broadcast against each other, the result's ONNX shape, and the lengths of the

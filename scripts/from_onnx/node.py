@@ -37,7 +37,7 @@ class Value:
     def dtype(self):
         if self.tensor is not None:
             return self.tensor.dtype
-        return "f32" if np.issubdtype(self.array.dtype, np.floating) else "i32"
+        return "i32" if self.array.dtype.kind in "biu" else "f32"
 
 
 def of_tensor(tensor, shape):

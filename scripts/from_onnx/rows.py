@@ -56,9 +56,12 @@ def matmul(m, node):
 
 def gemm(m, node):
     a, b = node.input(0), node.input(1)
-    a = m.transpose(a, (1, 0)) if node.attr("transA", 0) and not a.is_constant else a
-    if node.attr("transB", 0):
-        b = Value(b.shape[::-1], array=b.array.T, name=b.name) if b.is_constant else m.transpose(b, (1, 0))
+    a, b = (
+        value if not node.attr(flag, 0)
+        else Value(value.shape[::-1], array=value.array.T, name=value.name) if value.is_constant
+        else m.transpose(value, (1, 0))
+        for value, flag in ((a, "transA"), (b, "transB"))
+    )  # fmt: skip
     result = m.scale(product(m, a, b), node.attr("alpha", 1.0))
     if node.input(2) is None:
         return result
@@ -162,11 +165,13 @@ def summed(m, x, axes, mean):
     kept = [axis for axis in range(x.rank) if axis not in axes]
     count = math.prod(x.shape[axis] for axis in axes)
     shape = [x.shape[axis] for axis in kept]
+    is_integer = x.dtype == "i32"
     x = m.transpose(x, kept + axes)
     dims = shape if len(shape) <= 3 else [math.prod(shape[:-2]), *shape[-2:]]
-    rows = m.tensor(x, [*dims, count])
+    rows = m.floats(m.value(m.tensor(x, [*dims, count]), [*dims, count]))
     node = m.graph.emit("sum_rows", [rows], padded([*dims, 1]))
-    return m.scale(m.value(node, shape), 1 / count if mean else 1.0)
+    result = m.scale(m.value(node, shape), 1 / count if mean else 1.0)
+    return m.integers(result) if is_integer else result
 
 
 def global_average(m, node):

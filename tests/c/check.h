@@ -24,7 +24,7 @@ static inline void check(bool good, const char* condition, const char* file, int
 }
 
 /* Each group is in the file of its name. `model` is the path of the bundled model. */
-#define GROUPS(X) X(errors) X(buffers) X(graphs) X(meta) X(schedulers) X(models) X(sessions)
+#define GROUPS(X) X(errors) X(buffers) X(graphs) X(meta) X(schedulers) X(models) X(sessions) X(ops)
 #define DECLARE(name) void test_##name(const char* model);
 GROUPS(DECLARE)
 #undef DECLARE

@@ -94,6 +94,9 @@ static void null_graphs(void) {
   NULL_FAILS(shoal_graph_get_node(NULL, 0) == NULL);
   NULL_FAILS(shoal_graph_find(NULL, "x") == NULL);
   NULL_FAILS(shoal_graph_text(NULL) == NULL);
+  STATUS_FAILS(shoal_op_register(NULL));
+  STATUS_FAILS(shoal_op_unregister(NULL));
+  NULL_FAILS(shoal_op_check_text(NULL, NULL, 0) == NULL);
   NULL_FAILS(shoal_backend_init(NULL, NULL) == NULL);
   NULL_FAILS(shoal_backend_init_by_name(NULL) == NULL);
   NULL_FAILS(shoal_backend_name(NULL) == NULL);

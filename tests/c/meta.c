@@ -44,6 +44,13 @@ static shoal_status shared_runs(bool is_fused, shoal_split_state* state) {
   return SHOAL_OK;
 }
 
+static shoal_status ratio(bool is_fused, shoal_split_state* state) {
+  state->axis = is_fused ? SHOAL_AXIS_1 : SHOAL_AXIS_0;
+  state->ratio[0] = 3;
+  state->ratio[1] = 0;
+  return SHOAL_OK;
+}
+
 static shoal_status mirrored(bool is_fused, shoal_split_state* state) {
   (void)is_fused, (void)state;  // the state is mirrored before the call
   return SHOAL_OK;
@@ -54,6 +61,7 @@ static const struct Case kCases[] = {
     {3, "split 1 [11:{1} 5:{2}]", zero_share},
     {4, "split 1 [8:{0,1} 8:{2,3}]", shared_runs},
     {1, "mirrored", mirrored},
+    {3, "split 1 [12:{0} 4:{2}]", ratio},
 };
 
 static shoal_status callback(const shoal_tensor* tensor, shoal_split_state* state, void* user) {
@@ -113,7 +121,7 @@ static void run_case(const struct Case* from) {
   // The last device stores the last rows of "fused", or all rows.
   shoal_tensor* last = shoal_tensor_shard(w, from->devices - 1);
   const size_t bytes = shoal_tensor_bytes(last);
-  CHECK(last != NULL && bytes >= 160);
+  CHECK(last != NULL && bytes >= 128);
   CHECK_OK(shoal_tensor_get(last, shard, 0, bytes));
   CHECK(memcmp((char*)shard + bytes - 96, (char*)fused + sizeof fused - 96, 96) == 0);
   CHECK_FAILS(shoal_tensor_shard(w, from->devices) == NULL, SHOAL_INVALID_ARGUMENT, "rank");
@@ -131,6 +139,45 @@ static void run_case(const struct Case* from) {
   CHECK(memcmp(y, expected, sizeof y) == 0);
 
   shoal_plan_free(plan);
+  shoal_backend_free(backend);
+  shoal_graph_free(graph);
+  shoal_buffer_free(memory);
+  shoal_weights_free(weights);
+  CHECK_OK(shoal_meta_device_free(device));
+}
+
+static shoal_status split_batch(const shoal_tensor* tensor, shoal_split_state* state, shoal_constraint* constraint,
+                                void* user) {
+  if (strcmp(shoal_tensor_name(tensor), "x") != 0) return SHOAL_OK;
+  state->axis = *(int32_t*)user;
+  *constraint = *(int32_t*)user == SHOAL_AXIS_1 ? SHOAL_CONSTRAINT_REQUIRED : 7;
+  return SHOAL_OK;
+}
+
+static shoal_status mirror(const shoal_tensor* tensor, shoal_split_state* state, void* user) {
+  (void)tensor, (void)state, (void)user;
+  return SHOAL_OK;
+}
+
+static void inputs_have_constraints(void) {
+  shoal_device* members[] = {shoal_device_get(0), shoal_device_get(1)};
+  int32_t axis = SHOAL_AXIS_1;
+  shoal_meta_options options = SHOAL_META_OPTIONS_INIT;
+  options.constraints = split_batch;
+  options.constraints_user = &axis;
+  shoal_device* device = shoal_meta_device_new(members, 2, mirror, NULL, &options);
+  shoal_weights* weights = shoal_weights_new();
+  shoal_graph* graph = shoal_graph_parse("block", kBlock, weights);
+  shoal_buffer* memory = shoal_weights_allocate(weights, shoal_device_buffer_type(device), SHOAL_USAGE_WEIGHTS);
+  shoal_backend* backend = shoal_backend_init(device, NULL);
+  shoal_plan* plan = shoal_plan_new(backend, graph);
+  CHECK(plan != NULL);
+  shoal_blob* layout = shoal_tensor_layout_text(shoal_graph_find(graph, "a"));
+  CHECK(strcmp(shoal_blob_data(layout), "split 1 [1:{0} 1:{1}]") == 0);
+  shoal_blob_free(layout);
+  shoal_plan_free(plan);
+  axis = SHOAL_AXIS_0;
+  CHECK_FAILS(shoal_plan_new(backend, graph) == NULL, SHOAL_INVALID_ARGUMENT, "constraint number 7");
   shoal_backend_free(backend);
   shoal_graph_free(graph);
   shoal_buffer_free(memory);
@@ -173,7 +220,8 @@ static shoal_status wrong(const shoal_tensor* tensor, shoal_split_state* state, 
 }
 
 static void wrong_answers_are_rejected(void) {
-  const char* const words[WRONG_COUNT] = {"status 5", "axis number 77", "the length 5", "65 segments", "w", "array", "w"};
+  const char* const words[WRONG_COUNT] = {"status 5", "axis number 77", "the length 5", "65 segments", "w", "array",
+                                          "w"};
   const int64_t shape[] = {3, 4};
   shoal_device* members[] = {shoal_device_get(0), shoal_device_get(1)};
   int kind = 0;
@@ -209,6 +257,7 @@ static void wrong_devices_are_rejected(void) {
 void test_meta(const char* model) {
   (void)model;
   for (size_t i = 0; i < sizeof kCases / sizeof kCases[0]; ++i) run_case(&kCases[i]);
+  inputs_have_constraints();
   wrong_answers_are_rejected();
   wrong_devices_are_rejected();
 }

@@ -97,6 +97,8 @@ const Case kCases[] = {
     {"rows that are written",
      "cache %c f16 [8, 100, 2]\ninput %x f32 [8, 3, 2]\ninput %i i32 [3]\n%n = set_rows(%c, %x, %i)",
      (48 * 4 + 12 + 48 * 2) / 10.0, 0},
+    {"a slice that is written", "cache %c f16 [8, 100, 2]\ninput %x f32 [8, 3, 2]\n%n = set_slice(%c, %x)",
+     (48 * 4 + 48 * 2) / 10.0, 0},
     {"a sum", "input %a f32 [4, 5]\ninput %b f32 [4]\n%n = add(%a, %b)", (80 + 16 + 80) / 10.0, 0},
     {"a norm", "input %a f32 [4, 5]\n%n = rms_norm(%a)", 160 / 10.0, 0},
     {"an external op", "input %a f32 [4, 5]\ninput %b f32 [4]\n%n = external(%a, %b) {op=\"test.dot\"}",

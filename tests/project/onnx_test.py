@@ -183,6 +183,7 @@ class OperatorTest(unittest.TestCase):
                 self.one("MatMul", {"x": a, "z": b})
                 self.one("MatMul", {"x": a}, {"w": values(*b)})
                 self.check([("MatMul", "w x", {})], {"x": b}, {"w": values(*a)})
+        self.check([("Gemm", "w x", {"transA": 1})], {"x": (3, 4)}, {"w": values(3, 2)})
         for flags in ({}, {"transA": 1}, {"transB": 1}, {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 0.25}):
             a, b = ((3, 2) if flags.get("transA") else (2, 3)), ((4, 3) if flags.get("transB") else (3, 4))
             self.one("Gemm", {"x": a}, {"w": values(*b), "c": values(4)}, **flags)

@@ -328,7 +328,7 @@ output %y
 /// Returns the rule of set_rows, and no rule for other ops. set_rows needs its rule, because a cache that is written in
 /// place cannot be gathered before the write.
 std::optional<std::string> rule_for_writes_only(const Tensor& node) {
-  return node.op == Op::kSetRows ? meta::rule_text(node) : std::nullopt;
+  return info(node.op).alias == Alias::kWrites ? meta::rule_text(node) : std::nullopt;
 }
 
 TEST(HardCases, OpWithoutRuleRunsMirrored) {

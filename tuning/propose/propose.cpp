@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
@@ -19,7 +20,7 @@ using Layouts = std::unordered_map<const Tensor*, meta::Layout>;
 /// Relative differences of times that do not count.
 constexpr double kNoise = 1e-6;
 /// Groups below this fraction of all bytes are small.
-constexpr double kSmall = 1e-3;
+constexpr double kSmallPart = 1e-3;
 
 /// The inputs of a proposal, checked.
 class Problem {
@@ -102,8 +103,9 @@ class Problem {
   void set_shares() {
     shares = options.shares.empty() ? std::vector<double>(devices.size(), 1.0) : options.shares;
     const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
-    const bool valid = std::ranges::all_of(shares, [](double share) { return share >= 0; }) && sum > 0;
-    require<InvalidArgument>(valid, "[{}] the shares {} must be >= 0, and one must be above 0", graph.name(),
+    const bool all = std::ranges::all_of(shares, [](double share) { return share >= 0; });
+    const bool valid = all && sum > 0 && std::isfinite(sum);
+    require<InvalidArgument>(valid, "[{}] the shares {} must be finite and >= 0, and one must be above 0", graph.name(),
                              fmt::join(shares, ","));
     for (double& share : shares) share /= sum;
   }
@@ -192,7 +194,7 @@ class Search {
     for (const Tensor* leaf : problem_.leaves) bytes += leaf->bytes();
     for (size_t group = 0; group < groups_.size(); ++group) {
       seconds.push_back(predict(toggled(none, group)).seconds);
-      const bool is_small = static_cast<double>(groups_[group].bytes) < kSmall * static_cast<double>(bytes);
+      const bool is_small = static_cast<double>(groups_[group].bytes) < kSmallPart * static_cast<double>(bytes);
       if (!is_small || seconds[group] < mirrored) order_.push_back(group);
     }
     std::ranges::stable_sort(order_, {}, [&](size_t group) { return seconds[group]; });

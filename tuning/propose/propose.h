@@ -5,18 +5,18 @@
 //   const Proposal proposal = propose_split_states(graph, devices, machine);
 //   auto meta = MetaDevice::create(devices, proposal);
 //
-// Walks through the sharding rules find families of tensors that can be split together (families.h). The search starts
-// with mirrored tensors. It adds families, in the order of their predicted gain, as long as the predicted time
-// decreases. If the tensors do not fit into memory, the search then adds the families with the smallest loss of time.
-// The time of each step of the search comes from a plan (meta/plan/plan.h) and an estimate (tuning/estimate.h), so the
-// search runs nothing and allocates no device memory.
+// Walks through the sharding rules find families of tensors that can be split together (families.h). The search first
+// combines the groups of families in the order of their predicted gain. Then it adds, removes and replaces single
+// groups as long as the predicted time decreases. If the tensors do not fit into memory, the search adds the groups
+// with the smallest loss of time. Each time comes from a plan (meta/plan/plan.h) and an estimate (tuning/estimate.h).
+// So the search runs nothing and allocates no device memory.
 //
 // Example: y = down * relu(up * x) with up [4, 6] and down [6, 3] on two devices gives
 //   up    axis 1 [3:{0} 3:{1}]
 //   down  axis 0 [3:{0} 3:{1}]
 //
-// The search is a heuristic: it changes whole groups of equal layers, and never looks for other shares than the given
-// ones. All functions are deterministic and thread-safe.
+// The search is a heuristic. It changes whole groups of equal layers, and uses only the given shares. The result is
+// deterministic, so all processes get the same states. Only one thread at a time may use a graph.
 #pragma once
 
 #include <map>
@@ -60,7 +60,9 @@ struct Prediction {
   double seconds = 0;
   std::vector<meta::MemoryUse> memory;
 };
-/// Plans the graph and estimates the time of one run. Freezes the graph. Throws like propose_split_states().
+/// Plans the graph and estimates the time of one run. The time includes the copies to the host of all addends of an
+/// output, except the first addend. Freezes the graph. Throws InvalidArgument like propose_split_states(), or for an
+/// invalid state.
 Prediction predict_graph(Graph& graph, std::span<Device* const> devices, const machine::MachineModel& machine,
                          const meta::SplitStateCallback& states, const ProposeOptions& options = {});
 
@@ -70,9 +72,8 @@ Prediction predict_graph(Graph& graph, std::span<Device* const> devices, const m
 /// - the number of shares or of memory sizes differs from the number of devices; no share is above 0
 /// - two weights or caches of the graph have the same name
 /// - the machine has no product measurements for a dtype of the graph
-/// Throws DeviceError if the tensors do not fit: "[G.1] ... needs 3.1 GiB, but 2.0 GiB are free, so 1.1 GiB are
-/// missing:
-/// ...". The message names the device with the most missing bytes and the remedy.
+/// Throws DeviceError if the tensors do not fit. The message names the device with the most missing bytes:
+///   [G1] decoder needs 3.1 GiB on this device, but 2.0 GiB are free, so 1.1 GiB are missing: add devices, ...
 Proposal propose_split_states(Graph& graph, std::span<Device* const> devices, const machine::MachineModel& machine,
                               const ProposeOptions& options = {});
 

@@ -69,7 +69,7 @@ const float* mixed_row(const Tensor& node, const RowIndex& row, const Tap& tap, 
   const Tensor& x = *node.src[0];
   const auto source = [&](int64_t i, float* to) { return load(x, row_at(x, {i, row.i2, row.i3}), 0, x.shape[0], to); };
   const float* low = source(tap.low, scratch.first);
-  if (is_nearest(node) || tap.weight == 0) return low;
+  if (is_nearest(node)) return low;
   kernels().images.mix(low, source(tap.high, scratch.second), tap.weight, scratch.first, x.shape[0]);
   return scratch.first;
 }

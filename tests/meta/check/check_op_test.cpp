@@ -94,7 +94,7 @@ TEST(CheckOp, ExplainsWrongLinearSources) {
   const OpReport report = check_op("check.op", kOne);
   ASSERT_EQ(report.findings.size(), 1u) << to_string(report);
   EXPECT_EQ(report.findings[0].what, "linear 0");
-  EXPECT_THAT(report.findings[0].problem, HasSubstr("2 addends: element [0, 0] is "));
+  EXPECT_THAT(report.findings[0].problem, HasSubstr("the sum of 2 addends: element [0, 0] is "));
   EXPECT_EQ(report.findings[0].remedy, "remove '0' after 'linear'");
 }
 

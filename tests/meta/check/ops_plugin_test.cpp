@@ -22,7 +22,7 @@ using testing::Not;
 using testing::ThrowsMessage;
 
 const std::string kLerp =
-    "weight %x f32 [7, 5]\nweight %z f32 [7, 5]\n%y = external(%x, %z) {op=\"example.lerp\", args=\"0.5\"}";
+    "weight %x f32 [7, 5, 2, 3]\nweight %z f32 [7, 5, 2, 3]\n%y = external(%x, %z) {op=\"example.lerp\", args=\"0.5\"}";
 const std::string kDot = "weight %x f32 [7, 5]\nweight %w f32 [7]\n%y = external(%x, %w) {op=\"example.dot\"}";
 
 struct OpsPlugin : testing::Test {

@@ -105,7 +105,7 @@ TEST(MetaConstraints, InvalidAnswersNameTheTensor) {
     return std::string();
   };
   EXPECT_THAT(error_with(Constraint::requirement(SplitState::split(0, {{3, 2}}))), HasSubstr("split state of y: "));
-  EXPECT_THAT(error_with(Constraint::requirement(SplitState::by_ratio(0, {1, 1, 1}))), HasSubstr("3 numbers for 2"));
+  EXPECT_THAT(error_with(Constraint::requirement(SplitState::by_ratio(0, {1, 1, 1}))), HasSubstr("length 3, expected 2"));
   EXPECT_THAT(error_with(Constraint::hint(SplitState::even(0), 0)), HasSubstr("the hint for y has the factor 0"));
   EXPECT_EQ(error_with(Constraint::hint(SplitState::even(0))), "");
 }

@@ -65,7 +65,7 @@ TEST(SplitState, RatioDividesAnyLength) {
   EXPECT_EQ(to_layout(SplitState::even(1), plain, 3).to_string(), "split 1 [3:{0} 2:{1} 2:{2}]");
   EXPECT_EQ(to_layout(SplitState::even(0), blocks, 2).to_string(), "split 0 [64:{0} 32:{1}]");
   EXPECT_EQ(to_layout(SplitState::by_ratio(0, {1, 3}), blocks, 2).to_string(), "split 0 [32:{0} 64:{1}]");
-  EXPECT_THAT(refusal(SplitState::by_ratio(1, {1, 1}), plain, 3), testing::HasSubstr("2 numbers for 3 devices"));
+  EXPECT_THAT(refusal(SplitState::by_ratio(1, {1, 1}), plain, 3), testing::HasSubstr("length 2, expected 3"));
   SplitState both = SplitState::even(1);
   both.segments = {{4, 3}};
   EXPECT_THAT(refusal(both, plain, 2), testing::HasSubstr("only one"));

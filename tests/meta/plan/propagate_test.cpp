@@ -100,6 +100,7 @@ TEST(Propagate, AsksCallbackOnceForEachLeaf) {
 TEST(Propagate, KeepsGraphsWithMirroredLeavesMirrored) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const test::RandomCase one = test::random_case(seed);
+    if (one.graph.find("= reshard(") != std::string::npos) continue;  // such a graph requires split layouts
     const Propagated p(one.graph, one.ranks, {});
     for (const auto& [node, choice] : p.result) {
       ASSERT_TRUE(choice.result.is_mirrored()) << node->name << " " << choice.result.to_string() << " seed " << seed;
