@@ -107,6 +107,8 @@ Tensor* conv_transpose_2d(Graph& g, Tensor* w, Tensor* x, ConvTransposeParams pa
 /// w [k, i, o], x [t, i * groups, n] -> [T, o, n]: conv_2d of height 1. Only the values for axis 0 of the parameters
 /// are used. w and x must be contiguous.
 Tensor* conv_1d(Graph& g, Tensor* w, Tensor* x, ConvParams params, std::string name = {});
+/// w [k, o, i], x [t, i, n] -> [T, o * groups, n]: conv_transpose_2d of height 1, with the conditions of conv_1d.
+Tensor* conv_transpose_1d(Graph& g, Tensor* w, Tensor* x, ConvTransposeParams params, std::string name = {});
 /// [w, h, c, n] (f32, f16, bf16) -> f32 [W, H, c, n] (PoolParams).
 Tensor* pool_2d(Graph& g, Tensor* x, PoolParams params, std::string name = {});
 /// Adds elements before and after each axis of x (f32, f16, bf16). The result has the dtype of x.

@@ -1,4 +1,5 @@
-// Ops on images and signals: see graph/ops/ops.h. conv_1d and group_norm consist of other ops.
+// Ops on images and signals: see graph/ops/ops.h. conv_1d, conv_transpose_1d and group_norm consist of other
+// ops.
 #include <algorithm>
 
 #include "graph/ops/infer.h"
@@ -92,16 +93,31 @@ Tensor* conv_transpose_2d(Graph& g, Tensor* w, Tensor* x, ConvTransposeParams pa
   return g.add_node(Op::kConvTranspose2d, params, {w, x}, std::move(name));
 }
 
-Tensor* conv_1d(Graph& g, Tensor* w, Tensor* x, ConvParams params, std::string name) {
+namespace {
+
+/// Runs a convolution of images on signals: the height is 1, and the parameters of axis 1 have no effect.
+template <class Params>
+Tensor* on_signal(Graph& g, std::string_view op, Tensor* (*conv)(Graph&, Tensor*, Tensor*, Params, std::string),
+                  Tensor* w, Tensor* x, Params params, std::string name) {
   const Shape &ws = w->shape, &xs = x->shape;
-  require<InvalidArgument>(ws[3] == 1 && xs[3] == 1, "[conv_1d {}] expected w [k, i, o] and x [t, i, n], got {} and {}",
+  require<InvalidArgument>(ws[3] == 1 && xs[3] == 1, "[{} {}] expected w [k, a, b] and x [t, i, n], got {} and {}", op,
                            name, describe(*w), describe(*x));
-  Tensor* kernel = reshape(g, w, {ws[0], 1, ws[1], ws[2]});
-  Tensor* signal = reshape(g, x, {xs[0], 1, xs[1], xs[2]});
   params.stride[1] = params.dilation[1] = 1;
   params.pads[2] = params.pads[3] = 0;
-  Tensor* y = conv_2d(g, kernel, signal, params);
+  Tensor* kernel = reshape(g, w, {ws[0], 1, ws[1], ws[2]});
+  Tensor* y = conv(g, kernel, reshape(g, x, {xs[0], 1, xs[1], xs[2]}), params, {});
   return reshape(g, y, {y->shape[0], y->shape[2], y->shape[3], 1}, std::move(name));
+}
+
+}  // namespace
+
+Tensor* conv_1d(Graph& g, Tensor* w, Tensor* x, ConvParams params, std::string name) {
+  return on_signal(g, "conv_1d", conv_2d, w, x, params, std::move(name));
+}
+
+Tensor* conv_transpose_1d(Graph& g, Tensor* w, Tensor* x, ConvTransposeParams params, std::string name) {
+  params.output_pad[1] = 0;
+  return on_signal(g, "conv_transpose_1d", conv_transpose_2d, w, x, params, std::move(name));
 }
 
 void infer::pool_2d(Tensor& node) {

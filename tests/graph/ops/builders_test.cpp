@@ -178,6 +178,23 @@ TEST(Builders, ComposeConv1dAndGroupNorm) {
   EXPECT_THROW(conv_1d(g, signal, g.input("k", DType::kF32, {9, 4, 3, 2}), {}), InvalidArgument);
 }
 
+TEST(Builders, ConvolutionsOfSignalsIgnoreParametersOfAxis1) {
+  Graph g;
+  Tensor* signal = g.input("x", DType::kF32, {9, 4, 3, 1});
+  conv_1d(g, g.input("w", DType::kF32, {3, 4, 6, 1}), signal, {{2, 5}, {1, 0, 3, 4}, {1, 6}}, "y");
+  conv_transpose_1d(g, g.input("t", DType::kF32, {3, 2, 4, 1}), signal, {{2, 5}, {1, 0, 3, 4}, {1, 6}, {1, 4}}, "z");
+  EXPECT_EQ(node_lines(g),
+            "%reshape_0 = reshape(%w) {shape=[3,1,4,6]}\n"
+            "%reshape_1 = reshape(%x) {shape=[9,1,4,3]}\n"
+            "%conv_2d_2 = conv_2d(%reshape_0, %reshape_1) {stride=[2,1], pads=[1,0,0,0]}\n"
+            "%y = reshape(%conv_2d_2) {shape=[4,6,3,1]}\n"
+            "%reshape_4 = reshape(%t) {shape=[3,1,2,4]}\n"
+            "%reshape_5 = reshape(%x) {shape=[9,1,4,3]}\n"
+            "%conv_transpose_2d_6 = conv_transpose_2d(%reshape_4, %reshape_5) {stride=[2,1], pads=[1,0,0,0], "
+            "output_pad=[1,0]}\n"
+            "%z = reshape(%conv_transpose_2d_6) {shape=[19,2,3,1]}\n");
+}
+
 TEST(Builders, SetSourcesAndParametersOfCopiesAndViews) {
   Graph g;
   Tensor* x = g.input("x", DType::kF32, {8, 4, 1, 1});
