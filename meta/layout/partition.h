@@ -106,7 +106,7 @@ class Partition {
   /// Text such as "4:{0} 4:{1}". Runs that repeat at least three times are written once, with a factor: "(2:{0} 2:{1})
   /// x 8". Length 0 gives "empty".
   std::string to_string() const;
-  /// Inverse of to_string(). Throws InvalidArgument for any other text.
+  /// Inverse of to_string(). Throws InvalidArgument for any other text, and if repetitions give more than 2^20 runs.
   static Partition parse(int devices, std::string_view text);
 
  private:

@@ -32,16 +32,18 @@ class Reader {
   explicit Reader(std::string_view text) : all_(text), rest_(text) {}
 
   std::vector<Run> runs() {
-    std::vector<Run> out;
     while (!take("")) {
-      const std::vector<Run> part = take("(") ? repeated() : std::vector<Run>{run()};
-      out.insert(out.end(), part.begin(), part.end());
+      if (take("(")) {
+        repeat();
+      } else {
+        runs_.push_back(run());
+      }
     }
-    return out;
+    return std::move(runs_);
   }
 
  private:
-  static constexpr size_t kMostRuns = size_t{1} << 26;  // the limit of Partition::tile
+  static constexpr size_t kMostRuns = size_t{1} << 20;  ///< limits the memory that a short text can need
 
   /// Skips blanks. Then skips `mark`, or returns false if `mark` does not follow. The mark "" is the end of the text.
   bool take(std::string_view mark) {
@@ -78,17 +80,18 @@ class Reader {
     return one;
   }
 
-  std::vector<Run> repeated() {
-    std::vector<Run> part, out;
+  void repeat() {
+    std::vector<Run> part;
     do part.push_back(run());
     while (!take(")"));
     expect(take("x"));
     const auto times = number<size_t>();
-    expect(times <= kMostRuns / part.size());
-    for (size_t i = 0; i < times; ++i) out.insert(out.end(), part.begin(), part.end());
-    return out;
+    require<InvalidArgument>(times <= kMostRuns / part.size() && runs_.size() + times * part.size() <= kMostRuns,
+                             "'{}' has more than {} runs; use fewer repetitions", all_, kMostRuns);
+    for (size_t i = 0; i < times; ++i) runs_.insert(runs_.end(), part.begin(), part.end());
   }
 
+  std::vector<Run> runs_;
   std::string_view all_, rest_;
 };
 

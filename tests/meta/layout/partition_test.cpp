@@ -258,6 +258,10 @@ TEST(Partition, ParseRefusesOtherTexts) {
               testing::ThrowsMessage<InvalidArgument>(
                   "'3:{0} 2' is not a partition (error at ''); write runs with their owners, such as '3:{0} 2:{0,1}' "
                   "or '(2:{0} 2:{1}) x 8'"));
+  const std::string long_text = "(1:{0} 1:{1}) x 500000 (1:{0} 1:{1}) x 500000";
+  EXPECT_THAT(
+      [&] { Partition::parse(2, long_text); },
+      testing::ThrowsMessage<InvalidArgument>("'" + long_text + "' has more than 1048576 runs; use fewer repetitions"));
 }
 
 }  // namespace
