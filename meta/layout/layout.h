@@ -50,8 +50,8 @@ struct Layout {
 void check_layout(const Layout& layout, DType dtype, const Shape& shape, int devices, std::string_view what);
 
 /// Parses a layout of a tensor: "mirrored"; "axis 1" for an even division, on axis 0 of a quantised dtype in whole
-/// blocks; or "axis 1 [3:{0} 2:{1}]", see Partition::parse. With one device, the result is mirrored. Throws
-/// InvalidArgument if the text is invalid or does not fit the tensor. `what` starts the message, such as "[reshard y]".
+/// blocks; "axis 1 [3:{0} 2:{1}]", or "split 1 [3:{0} 2:{1}]" as plans print it. With one device, the result is
+/// mirrored. Throws InvalidArgument if the text does not fit the tensor. `what` starts the message: "[reshard y]".
 Layout parse_layout(std::string_view text, const Tensor& tensor, int devices, std::string_view what);
 /// The layout of a reshard node.
 Layout layout_of_reshard(const Tensor& node, int devices);

@@ -1,4 +1,4 @@
-// Layouts as text: "mirrored", "axis 1", "axis 1 [3:{0} 2:{1}]".
+// Layouts as text: "mirrored", "axis 1", "axis 1 [3:{0} 2:{1}]", "split 1 [3:{0} 2:{1}]".
 #include "base/error.h"
 #include "meta/meta.h"
 
@@ -8,12 +8,13 @@ namespace {
 /// nullopt if the text has another form.
 std::optional<SplitState> parse_state(std::string_view text, int devices) {
   if (text == "mirrored") return SplitState::mirrored();
-  constexpr std::string_view kAxis = "axis ";
-  if (!text.starts_with(kAxis) || text.size() == kAxis.size()) return std::nullopt;
-  const int axis = text[kAxis.size()] - '0';
-  text.remove_prefix(kAxis.size() + 1);
+  const bool is_of_plan = text.starts_with("split ");  // as Layout::to_string() prints it
+  const std::string_view word = is_of_plan ? "split " : "axis ";
+  if (!text.starts_with(word) || text.size() == word.size()) return std::nullopt;
+  const int axis = text[word.size()] - '0';
+  text.remove_prefix(word.size() + 1);
   if (axis < 0 || axis >= kMaxDims) return std::nullopt;
-  if (text.empty()) return SplitState::even(axis);
+  if (text.empty() && !is_of_plan) return SplitState::even(axis);
   if (!text.starts_with(" [") || !text.ends_with("]")) return std::nullopt;
   return SplitState::split(axis, Partition::parse(devices, text.substr(2, text.size() - 3)));
 }

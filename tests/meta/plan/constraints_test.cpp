@@ -194,15 +194,17 @@ input %h f32 [64, 5]
 %n = rms_norm(%s)
 %m = reshard(%n) {layout="mirrored"}
 %u = reshard(%m) {layout="axis 0 [6:{0} 2:{1}]"}
-output %u
+%v = reshard(%u) {layout="split 0 [6:{0} 2:{1}]"}
+output %v
 )",
                     {{"w", on_axis(0, "48:{0} 16:{1}")}}, {});
   EXPECT_EQ(one.of("y"), "partial");
   EXPECT_EQ(one.of("n"), "split 1 [3:{0} 2:{1}]");
   EXPECT_EQ(one.of("m"), "mirrored");
   EXPECT_EQ(one.of("u"), "split 0 [6:{0} 2:{1}]");
+  EXPECT_EQ(one.of("v"), one.of("u"));
   EXPECT_THAT(one.collectives(), ElementsAre("reduce_scatter y", "all_gather n"));
-  ASSERT_EQ(one.plan.constraints.size(), 3u);
+  ASSERT_EQ(one.plan.constraints.size(), 4u);
   EXPECT_EQ(one.plan.constraints[0].bytes, 8 * 5 * 4);
   EXPECT_EQ(one.plan.constraints[1].bytes, 8 * 5 * 4) << "the gather belongs to the second reshard";
 }
