@@ -88,8 +88,8 @@ struct Constraint {
   static Constraint hint(SplitState state, double factor = kHintFactor) { return {std::move(state), false, factor}; }
 };
 
-/// Called for each input and node when a graph is planned, and for each use of a cached plan. nullopt: no constraint.
-/// With several processes, the answers must be the same in all processes.
+/// Called for each tensor when a graph is planned, and for each use of a cached plan. nullopt: no constraint. Planning
+/// fails if a weight or cache has a constraint. With several processes, the answers must be the same in all processes.
 using ConstraintCallback = std::function<std::optional<Constraint>(const Tensor& tensor)>;
 /// A callback that returns the constraint of the tensor's name. Names that no tensor has are ignored.
 ConstraintCallback constraints(std::map<std::string, Constraint> constraints);

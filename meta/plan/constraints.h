@@ -1,5 +1,5 @@
 // Constraints: layouts that a program wants for inputs and nodes of a graph. The layouts of weights and caches are the
-// answers of the split-state callback, so they need no constraints.
+// answers of the split-state callback, so planning refuses constraints for them.
 // - A requirement always holds: the result of the node is converted to this layout directly after the node, and all
 //   readers get the converted value. The caller writes a required input in this layout.
 // - A hint is a preference. Two costs are compared: with the hint, and with the strategy that propagation would choose
@@ -35,7 +35,7 @@ struct LayoutConstraint {
   bool operator==(const LayoutConstraint&) const = default;
 };
 
-/// Called once for each node and input of a range, except copies of weights. nullopt: no constraint.
+/// Called once for each tensor of a range, except copies of weights. nullopt: no constraint.
 using ConstraintLookup = std::function<std::optional<LayoutConstraint>(const Tensor&)>;
 
 /// A tensor with a constraint, or a reshard node. A plan lists them with the conversions that they cause: the

@@ -92,8 +92,7 @@ struct Plan : PreparedPlan {
 
 /// Makes a plan of a graph, or of a range of a graph, for the devices. Uses no device memory. Freezes the graph.
 /// `options.arena` is ignored: the reported memory is the memory that the plan needs. Throws InvalidArgument if a leaf
-/// is unknown or a required layout is impossible (constraints.h), and DeviceError if a tensor exceeds a device's
-/// max_size.
+/// is unknown, or a constraint is impossible (constraints.h), and DeviceError if a tensor exceeds a device's max_size.
 Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<Device* const> devices,
                const PlanOptions& options = {});
 /// Plans the whole graph for the default communicator of the devices.

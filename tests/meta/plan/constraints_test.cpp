@@ -249,6 +249,28 @@ input %ids i32 [2]
             "reshard(); change one of them");
 }
 
+TEST(Constraints, WeightsAndCachesCannotHaveThem) {
+  constexpr const char* kLeaves = R"(
+weight %w f32 [8, 8]
+cache %k f32 [8, 16]
+input %x f32 [8, 2]
+input %ids i32 [2]
+%y = mul_mat(%w, %x)
+%written = set_rows(%k, %y, %ids)
+)";
+  const std::string rest =
+      " has a constraint, but the split-state callback defines the layouts of weights and caches: return the split "
+      "state there, and remove the constraint";
+  for (const auto& [name, text] : {std::pair("w", "w f32 [8, 8]"), std::pair("k", "k f32 [8, 16]")}) {
+    for (const LayoutConstraint& constraint : {required(Layout::mirrored()), hint(Layout::mirrored())}) {
+      EXPECT_EQ(error_of([&] {
+                  Wanted(kLeaves, {}, {{name, constraint}});
+                }),
+                text + rest);
+    }
+  }
+}
+
 TEST(Constraints, ReshardRefusesBadTexts) {
   const auto error = [](const std::string& text, const std::string& x = "f32 [64, 6]") {
     return error_of([&] { Wanted("input %x " + x + "\n%y = reshard(%x) {layout=\"" + text + "\"}", {}, {}); });
