@@ -164,7 +164,9 @@ Device& Registry::device(std::string_view name) const {
   if (found != nullptr) return *found;
   std::vector<std::string> known;
   for (Device* device : devices()) known.push_back(device->name());
-  fail<InvalidArgument>("there is no device '{}'; there are: {}", name, fmt::join(known, ", "));
+  const bool is_cpu = name.size() > 3 && same_name(name.substr(0, 3), "CPU");
+  fail<InvalidArgument>("there is no device '{}'; there are: {}{}", name, fmt::join(known, ", "),
+                        is_cpu ? "; SHOAL_CPU_DEVICES=N divides the cores among N CPU devices" : "");
 }
 
 std::vector<Device*> Registry::device_list(std::string_view comma_separated) const {

@@ -184,6 +184,7 @@ TEST_F(MetaFamily, ErrorsNameRemedy) {
       {"", "META needs devices=NAME,NAME"},
       {"split=1,1", "META needs devices=NAME,NAME"},
       {"devices=CPU0,CPU9", "there is no device 'CPU9'; there are: CPU0, CPU1"},
+      {"devices=CPU0,CPU9", "; SHOAL_CPU_DEVICES=N divides the cores among N CPU devices"},
       {"devices=CPU0,CPU0", "device CPU0 is named twice"},
       {"devices=CPU0,CPU1 split=3", "give each device a share"},
       {"devices=CPU0,CPU1 split=3,1,1", "give each device a share"},
