@@ -30,18 +30,12 @@ Tensor make_leaf(std::string name, DType dtype, const Shape& shape, Role role) {
   return tensor;
 }
 
-/// "2", "1 to 3" or "1 or more": the numbers of sources that the op accepts.
-std::string source_counts(const OpInfo& row) {
-  if (row.max_src < 0) return fmt::format("{} or more", row.min_src);
-  return row.min_src == row.max_src ? fmt::format("{}", row.min_src)
-                                    : fmt::format("{} to {}", row.min_src, row.max_src);
-}
-
 /// Checks the number and presence of the sources and the type of the parameters.
 void check_node(const Tensor& node, const OpInfo& row) {
   const int count = static_cast<int>(node.src.size());
   require<InvalidArgument>(count >= row.min_src && (row.max_src < 0 || count <= row.max_src),
-                           "[{} {}] expected {} sources, got {}", row.name, node.name, source_counts(row), count);
+                           "[{} {}] expected {} sources, got {}", row.name, node.name,
+                           infer::source_counts(row.min_src, row.max_src), count);
   require<InvalidArgument>(node.params.index() == row.default_params.index(),
                            "[{} {}] expected the parameters of this op, got the parameters of another op", row.name,
                            node.name);

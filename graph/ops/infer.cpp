@@ -42,6 +42,11 @@ bool addressable(DType dtype, const Shape& shape) {
   return limit > 0;
 }
 
+std::string source_counts(int least, int most) {
+  if (most < 0) return fmt::format("{} or more", least);
+  return least == most ? fmt::format("{}", least) : fmt::format("{} to {}", least, most);
+}
+
 std::string Expect::source_name(int source) const {
   const std::vector<std::string_view> names = words(source_names_);
   if (source < static_cast<int>(names.size()) && (names.size() > 1 || node_.src.size() == 1)) {

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <initializer_list>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -54,6 +55,9 @@ class Expect {
   const Tensor& node_;
   std::string_view source_names_;
 };
+
+/// "2", "1 to 3" or "1 or more" (`most` < 0): the numbers of sources that an op accepts.
+std::string source_counts(int least, int most);
 
 /// Whether `whole` is a multiple of `part`. 0 divides only 0.
 inline bool divides(int64_t part, int64_t whole) {

@@ -110,7 +110,7 @@ TEST(ExternalOp, ReportsNodesThatDoNotFit) {
                                            HasSubstr("test.lerp"), HasSubstr("call register_op()"))));
   EXPECT_THAT(
       [&] { external(graph, "test.lerp", {x}, "1", "n"); },
-      ThrowsMessage<InvalidArgument>(HasSubstr("[external n] expected 2 to 2 sources for op 'test.lerp', got 1")));
+      ThrowsMessage<InvalidArgument>(HasSubstr("[external n] expected 2 sources for op 'test.lerp', got 1")));
   EXPECT_THAT(
       [&] {
         external(graph, "test.lerp", {x, y}, "1", "n");
