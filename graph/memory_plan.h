@@ -3,8 +3,8 @@
 // way.
 //
 // Planned tensors are the nodes and inputs that own bytes and have no buffer yet. Views, persistent leaves and results
-// of set_rows are not planned. Inputs are live throughout the graph. An output is live from the node that computes it
-// until the end of the graph. A late input (LateInput) is written during the run, just before a segment; it is live
+// of cache writes are not planned. Inputs are live throughout the graph. An output is live from its node until the end
+// of the graph. A late input (LateInput) is written during the run, just before a segment; it is live
 // from the start of this segment until its last use. Any other tensor is live from the node that computes it until its
 // last use; a use of a view counts as a use of the tensor that owns the bytes. A tensor in MemoryPlanOptions::shown is
 // live at least until after the next cut (pause of the run). A node may overwrite a source that no later node uses

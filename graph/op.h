@@ -25,7 +25,7 @@ inline constexpr int kOpCount = static_cast<int>(Op::kCount);
 enum class Alias : uint8_t {
   kNone,    ///< the node has its own memory
   kView,    ///< the node has the bytes of source 0 with another shape or strides; no kernel runs
-  kWrites,  ///< the node has the bytes of source 0 after the op has written into them (set_rows)
+  kWrites,  ///< the node has the bytes of source 0 after the op has written into them (set_rows, set_slice)
 };
 
 enum class OpKind : uint8_t { kLeaf, kCompute, kView, kCollective };
@@ -40,7 +40,7 @@ struct OpInfo {
   uint32_t in_place_sources;  ///< bit i: the result may overwrite source i if no later op uses this source. Result and
                               ///< source must also be contiguous and have equal dtypes and shapes.
   OpParams default_params;    ///< default values; the alternative that this variant holds is the op's parameter type
-  /// Sets node.dtype and node.shape from node.params and node.src. For views and set_rows, also sets node.strides and
+  /// Sets node.dtype and node.shape from node.params and node.src. For views and kWrites, also sets node.strides and
   /// node.view_offset. Throws InvalidArgument "[op name] expected ..., got ..." with a description of the sources.
   void (*infer)(Tensor& node);
 };

@@ -29,7 +29,7 @@ enum class Role : uint8_t {
   kCompute,  ///< result of an op
   kInput,    ///< leaf written by the caller before each run (tokens, positions, masks)
   kWeight,   ///< persistent leaf, constant while graphs run
-  kCache,    ///< persistent leaf that set_rows may write (KV cache)
+  kCache,    ///< persistent leaf that set_rows and set_slice may write (KV cache)
 };
 
 struct Tensor {

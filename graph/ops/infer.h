@@ -1,8 +1,8 @@
 // Internal to graph/: the inference functions of all ops, and the checks that they share. graph/op.cpp stores the
 // functions in the op table. An inference function reads node.params and node.src. The number and presence of sources
-// and the type of params have been checked before this call. The function sets dtype and shape; for views and set_rows
-// it also sets strides and view_offset. Graph::add_node sets contiguous strides and view_base, and checks that the
-// result has whole blocks and an addressable size.
+// and the type of params have been checked before this call. The function sets dtype and shape; for views and cache
+// writes it also sets strides and view_offset. Graph::add_node sets contiguous strides and view_base, and checks that
+// the result has whole blocks and an addressable size.
 #pragma once
 
 #include <fmt/format.h>

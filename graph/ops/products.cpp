@@ -1,4 +1,4 @@
-// Products, table lookups and cache writes: see graph/ops/ops.h. The result of set_rows aliases the cache, so that
+// Products, table lookups and cache writes: see graph/ops/ops.h. The result of a cache write aliases the cache, so that
 // later nodes that read this result see the new rows.
 #include <limits>
 

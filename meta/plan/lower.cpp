@@ -94,7 +94,7 @@ class Lowering {
   }
 
   /// A tensor of an earlier range becomes a leaf in the local graph of this range, with the same address. Returns this
-  /// leaf. The result of a set_rows is represented by its cache leaf, so that this range can write to the cache again.
+  /// leaf. A cache write is represented by its cache leaf, so that this range can write to the cache again.
   /// A view remains a view of its base. Later views can therefore cover the same elements as in the whole graph.
   Tensor* placeholder(const Tensor& made, int rank) {
     if (info(made.op).alias == Alias::kWrites) return const_cast<Tensor*>(made.storage());

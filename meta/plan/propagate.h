@@ -1,6 +1,6 @@
 // Propagation: derives a layout for every node from the layouts of the leaves. Propagation visits the nodes once, in
 // graph order. The strategies of a node follow from its sharding rule, and the cheapest strategy is chosen. "All
-// sources mirrored, run on every rank" is a strategy of every op except set_rows, which keeps the layout of its cache.
+// sources mirrored, run on every rank" is a strategy of every op except cache writes. They keep the cache's layout.
 // Propagation is a pure function.
 //
 // Strategies of a node:
@@ -13,7 +13,7 @@
 //   mirrored       every rank computes the whole node.
 //   candidates     top_k and argmax of split rows: each rank selects, and only the selected values are gathered. A node
 //                  that looks up the selected values uses the gathered values.
-//   on runs        the layouts of reshape, slice, permute and concat are exact; set_rows keeps the layout of its cache.
+//   on runs        layouts of reshape, slice, permute and concat are exact; a cache write keeps its cache's layout.
 //   as wanted      for a node with a constraint (constraints.h): computes the result in the wanted layout, if the rule
 //                  can split the node in this way. Other strategies convert their result to this layout. A reshard has
 //                  only this strategy.
@@ -68,7 +68,7 @@ struct NodeChoice {
 /// The choice for each node of the range, and the layout of each input with a constraint (as `result`).
 using Propagation = std::unordered_map<const Tensor*, NodeChoice>;
 
-/// An op without a rule in `rules` runs whole on every rank. Views and concat need no rule. set_rows must have a rule.
+/// An op without a rule in `rules` runs whole on every rank. Views and concat need no rule. Cache writes must have one.
 /// Throws InvalidArgument if a required layout contradicts the layout of a cache or the text of a reshard.
 Propagation propagate(const GraphRange& range, int ranks, const LeafLayout& leaf_layout, const CostModel& model = {},
                       const RuleLookup& rules = rule_text, std::span<const ConstrainedTensor> constraints = {});

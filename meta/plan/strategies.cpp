@@ -152,7 +152,7 @@ std::vector<NodeChoice> concat_strategies(const Tensor& node, Layouts sources, i
   return out;
 }
 
-/// set_rows writes in place, so the layout of the cache determines the layouts of rows and ids. If the cache is
+/// A cache write is in place, so the layout of the cache determines the layouts of rows and ids. If the cache is
 /// Partial, each rank writes its addend of Partial rows. If the cache rounds the rows, the addends of the rows are
 /// summed before the write, as for cast. Then rank 0 writes the sum and the other ranks write zeros.
 std::vector<NodeChoice> write_strategies(const Tensor& node, const Rule& rule, const Layouts& sources) {

@@ -12,8 +12,8 @@ namespace shoal::meta {
 
 /// The valid strategies of a node. Among strategies of equal cost, the first strategy is preferred. `sources[i]` is the
 /// current layout of source i (mirrored if the source is absent). `rule` is the rule of the node, or nullptr. The last
-/// strategy is "mirrored". For set_rows, the only strategy keeps the layout of the cache.
-/// For reshard, the only strategy converts the source to the layout of the text.
+/// strategy is "mirrored". The only strategy of a cache write keeps the layout of the cache. The only strategy of
+/// reshard converts the source to the layout of the text.
 std::vector<NodeChoice> strategies(const Tensor& node, const std::vector<Layout>& sources, int ranks, const Rule* rule);
 
 /// The strategy that splits the node so that its result has the layout `wanted` without a conversion. Returns nullopt
