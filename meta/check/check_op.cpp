@@ -105,6 +105,7 @@ class Checker {
       return add(Kind::kError, "rule", error.what(), "correct the rule (grammar: meta/rules/rule.h)");
     }
     if (!rule) return;
+    report_.has_rule = true;
     // Ids could be out of the range of a shard, so splits that the rule does not claim could read outside the sources.
     const bool has_ids = std::ranges::any_of(node.src, [](const Tensor* source) { return is_integer(source->dtype); });
     const auto evaluate = [](const Graph& one, const TensorValues& values) {
@@ -144,7 +145,10 @@ std::string to_string(const OpReport& report) {
                         finding.remedy);
     if (!finding.node.empty()) text += fmt::format(" (in {})", finding.node);
   }
-  return text.empty() ? fmt::format("op '{}' is correct", report.op) : text;
+  if (!text.empty()) return text;
+  return fmt::format(
+      "op '{}' is correct{}", report.op,
+      report.has_rule ? "" : "; it has no rule, so every rank of a meta device computes the whole result");
 }
 
 OpReport check_op(std::string_view name, const std::vector<OpCase>& cases, const CheckOptions& options) {

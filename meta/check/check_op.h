@@ -53,10 +53,12 @@ struct OpFinding {
 struct OpReport {
   std::string op;
   std::vector<OpFinding> findings;
+  bool has_rule = false;  ///< whether the op has a rule for at least one example
   /// Whether no finding is an error.
   bool is_correct() const;
 };
-/// One line for each finding, or "op 'gain' is correct". Lines have no final line end.
+/// One line for each finding, or "op 'gain' is correct", with a note if the op has no rule. Lines have no final line
+/// end.
 std::string to_string(const OpReport& report);
 
 struct CheckOptions {
