@@ -18,44 +18,28 @@ namespace {
 template <class E>
 using Names = std::array<std::string_view, static_cast<size_t>(E::kCount)>;
 
-constexpr Names<UnaryKind> kUnaryKinds{
+template <class E>
+constexpr Names<E> kNames{};
+template <>
+constexpr Names<UnaryKind> kNames<UnaryKind>{
 #define SHOAL_UNARY(id, name) #name,
 #include "graph/activations.def"
 };
-constexpr Names<GluKind> kGluKinds{
+template <>
+constexpr Names<GluKind> kNames<GluKind>{
 #define SHOAL_GLU(id, name) #name,
 #include "graph/activations.def"
 };
-constexpr Names<RopeMode> kRopeModes{"neighbours", "halves"};
-constexpr Names<CompareKind> kCompareKinds{"eq", "ne", "lt", "le", "gt", "ge"};
-constexpr Names<PoolKind> kPoolKinds{"max", "average"};
-constexpr Names<PadMode> kPadModes{"constant", "reflect", "edge"};
-constexpr Names<UpsampleMode> kUpsampleModes{"nearest", "bilinear", "corners"};
-static_assert(!kRopeModes.back().empty() && !kCompareKinds.back().empty() && !kPoolKinds.back().empty() &&
-                  !kPadModes.back().empty() && !kUpsampleModes.back().empty(),
-              "one name for each enumerator");
-
-const Names<UnaryKind>& names(UnaryKind) {
-  return kUnaryKinds;
-}
-const Names<GluKind>& names(GluKind) {
-  return kGluKinds;
-}
-const Names<RopeMode>& names(RopeMode) {
-  return kRopeModes;
-}
-const Names<CompareKind>& names(CompareKind) {
-  return kCompareKinds;
-}
-const Names<PoolKind>& names(PoolKind) {
-  return kPoolKinds;
-}
-const Names<PadMode>& names(PadMode) {
-  return kPadModes;
-}
-const Names<UpsampleMode>& names(UpsampleMode) {
-  return kUpsampleModes;
-}
+template <>
+constexpr Names<RopeMode> kNames<RopeMode>{"neighbours", "halves"};
+template <>
+constexpr Names<CompareKind> kNames<CompareKind>{"eq", "ne", "lt", "le", "gt", "ge"};
+template <>
+constexpr Names<PoolKind> kNames<PoolKind>{"max", "average"};
+template <>
+constexpr Names<PadMode> kNames<PadMode>{"constant", "reflect", "edge"};
+template <>
+constexpr Names<UpsampleMode> kNames<UpsampleMode>{"nearest", "bilinear", "corners"};
 
 // --- printing -------------------------------------------------------------------------------------------------
 
@@ -78,7 +62,8 @@ std::string print(const std::string& value) {
 template <class E>
   requires std::is_enum_v<E>
 std::string print(E value) {
-  return std::string(names(value)[static_cast<size_t>(value)]);
+  static_assert(!kNames<E>.back().empty(), "one name for each enumerator");
+  return std::string(kNames<E>[static_cast<size_t>(value)]);
 }
 template <std::ranges::range List>
 std::string print(const List& values) {
@@ -138,8 +123,8 @@ bool parse(std::string_view text, DType& value) {
 template <class E>
   requires std::is_enum_v<E>
 bool parse(std::string_view text, E& value) {
-  for (size_t i = 0; i < names(value).size(); ++i) {
-    if (names(value)[i] != text) continue;
+  for (size_t i = 0; i < kNames<E>.size(); ++i) {
+    if (kNames<E>[i] != text) continue;
     value = static_cast<E>(i);
     return true;
   }
