@@ -174,7 +174,8 @@ void register_ops(const shoal_ops& ops) {
 void unregister_op(std::string_view name) {
   const std::lock_guard lock(g_changing);
   Entry* entry = find_entry(name);
-  require<InvalidArgument>(entry != nullptr, "there is no external op '{}' to unregister: register it first", name);
+  require<InvalidArgument>(entry != nullptr, "there is no external op '{}' to unregister; there are: {}", name,
+                           fmt::join(registered_ops(), ", "));
   check_unused(*entry);
   entry->active.store(false, std::memory_order_release);
 }

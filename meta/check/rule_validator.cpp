@@ -55,7 +55,7 @@ std::string check_way_back(const Rule& rule, int factor, const RuleTrial& trial)
     const bool same = back && back->factor == factor &&
                       operand_layout(rule, factor, back->partition, rule.sources[i]) == trial.sources[i];
     if (!same)
-      return fmt::format("{}: source {} as {} does not lead back", trial.name, i, trial.sources[i].to_string());
+      return fmt::format("{}: source {} as {} gives another split", trial.name, i, trial.sources[i].to_string());
   }
   return {};
 }
