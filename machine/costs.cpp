@@ -111,8 +111,7 @@ double delta_operations(const Tensor& node) {
 
 /// Bytes that an op without weights reads and writes.
 double activation_bytes(const Tensor& node) {
-  // get_rows reads only the selected rows of a table, and an op that writes into a cache writes only
-  // the new rows.
+  // get_rows reads only the selected rows of a table, and a cache write writes only the new rows.
   if (node.op == Op::kGetRows) {
     return bytes_of(node) + bytes_of(*node.src[1]) + as_double(node.elements()) * element_bytes(node.src[0]->dtype);
   }

@@ -18,7 +18,7 @@ Tensor* get_rows(Graph& g, Tensor* table, Tensor* ids, SelectParams params = {},
 /// cache [x, r, h, z], rows f32 [x, i, h, z], ids i32 or i64 [i] -> a node that aliases the cache. Writes rows[:, j],
 /// converted to the cache's dtype, into row ids[j] of the cache for each (h, z). `cache` must be a persistent tensor or
 /// the result of another set_rows or set_slice on this tensor. `rows` must not be part of the cache. Ids outside [0, r)
-/// are skipped. ids may also be [i, 1 or h, 1 or z], with ids of its own for each (h, z).
+/// are skipped. If ids is [i, 1 or h, 1 or z], each (h, z) has its own list of ids.
 Tensor* set_rows(Graph& g, Tensor* cache, Tensor* rows, Tensor* ids, SelectParams params = {}, std::string name = {});
 
 /// cache [...], x f32 with the lengths of the cache on all axes except `axis` -> a node that aliases the cache. Writes

@@ -11,8 +11,8 @@
 // - The rule holds: every factor that the rule may split is divided among 2, 3 and 4 ranks, evenly, unevenly, and with
 //   ranks that have no elements. The CPU kernel computes each shard. The joined shards must equal the unsharded result.
 //   Addends of partial sources are fractions such as 0.6 and 0.4 of the value, plus noise that cancels in the sum.
-// - The rule is complete: a whole factor that could be split is reported as an improvement, as is a linear source. This
-//   check is omitted if a source has integers, because the integers could be ids that are out of the range of a shard.
+// - The rule is complete: a whole factor that could be split is an improvement, as is a source that could be linear.
+//   This check is omitted if a source has integers, because they could be ids that are out of the range of a shard.
 //
 // Axes of the examples should have 2 to 9 elements. A trial cannot divide an axis of length 1, and the number of
 // trials grows with the lengths. An op without a rule is correct: a meta device gathers its sources.

@@ -45,8 +45,8 @@ class MetaGraphPlan final : public GraphPlan {
   /// (joined_norm.h).
   const Plan& plan() const { return plan_; }
   const MetaBuffer& buffer() const { return buffer_; }
-  /// True if the graph has the same topology as the planned graph, and if the tensors that the range reads from outside
-  /// still have the addresses for which the plan was made, and if the constraint callback gives the same answers.
+  /// True if the graph has the topology of the planned graph, the tensors that the range reads from outside still have
+  /// the addresses for which the plan was made, and the constraint callback gives the same answers.
   bool fits(Graph& graph) const;
   /// Moves the plan to a graph that fits. Waits for queued runs.
   void move_to(Graph& graph);

@@ -66,7 +66,7 @@ std::optional<Layout> reshape_layout(const Layout& layout, const Shape& from, co
 ///   8 rows split 1 [1:{0} 1:{1} 6:{0}], rows 0, 2, 4, 6 -> nullopt: rank 0 has these rows as 0, 1, 3, 5
 std::optional<Layout> slice_layout(const Layout& layout, const SliceParams& slice);
 Layout permute_layout(const Layout& layout, const std::array<int, 4>& axes);
-/// Converts the slice `global` of the source to the coordinates of a device's shard. slice_layout() has accepted it.
+/// Converts the slice `global` of the source to the coordinates of a device's shard. slice_layout() must allow it.
 SliceParams local_slice(const Layout& source, const SliceParams& global, int device);
 
 /// Layout of a reshape, slice or permute (not of a reshard) whose source has layout `source`. Returns nullopt if no

@@ -114,9 +114,9 @@ std::optional<FactorSplit> factor_split(const Rule& rule, const Operand& operand
 /// is operand_layout() of the result. If the result does not have the factor, the layout is Partial. Returns nullopt in
 /// this case if the factor is neither summed nor selected, or if the partition is not disjoint.
 std::optional<Layout> result_layout(const Rule& rule, int factor, const Partition& partition);
-/// Returns the parameters of the node on one device. For a selected factor, SelectParams contains the device's index
-/// ranges, as does SetSliceParams. RepeatParams contains the shape of the device's shard. In a depthwise convolution,
-/// the number of groups is the device's number of input channels.
+/// Returns the parameters of the node on one device. For a selected factor, SelectParams and SetSliceParams contain
+/// the device's index ranges. RepeatParams contains the shape of the device's shard. In a depthwise convolution, the
+/// number of groups is the device's number of input channels.
 OpParams local_params(const Tensor& node, const Rule& rule, int factor, const Partition& partition, int device);
 
 }  // namespace shoal::meta

@@ -245,9 +245,8 @@ size_t workspace(const Tensor& node, int parts) {
 }
 
 int64_t work(const Tensor& node) {
-  const Tensor &w = *node.src[0], &x = *node.src[1];
-  const int64_t pixels = (node.op == Op::kConv2d ? node : x).shape[0] * (node.op == Op::kConv2d ? node : x).shape[1];
-  return pixels * node.shape[3] * w.elements();
+  const Shape& pixels = (node.op == Op::kConv2d ? node : *node.src[1]).shape;
+  return pixels[0] * pixels[1] * pixels[3] * node.src[0]->elements();
 }
 
 }  // namespace
