@@ -69,6 +69,7 @@ class Converter:
             if info.name not in self.values:
                 self.add_input(info)
         self.raise_problems()
+        self.mapper.graph.reserve(info.name for info in graph.output)
         self.run(graph.node)
         for info in graph.output:
             self.add_output(info.name)

@@ -79,6 +79,7 @@ class Graph:
         self.outputs: list[Tensor] = []
         self.prefix = "value"
         self._names: set[str] = set()
+        self._reserved: dict[str, str] = {}
         self._weights: dict[tuple, Tensor] = {}
 
     def unique(self, name):
@@ -90,9 +91,9 @@ class Graph:
         self._names.add(name)
         return name
 
-    def rename(self, tensor, name):
-        self._names.discard(tensor.name)
-        tensor.name = self.unique(name)
+    def reserve(self, names):
+        """Reserves the names of outputs, so that no later tensor has them."""
+        self._reserved = {name: self.unique(name) for name in names}
 
     def input(self, name, dtype, shape):
         tensor = Tensor(self.unique(name), dtype, shape, contiguous_strides(shape), "input")
@@ -123,7 +124,7 @@ class Graph:
         """Marks a tensor as an output. A leaf, a view and a second output of one node are copied first."""
         if tensor in self.outputs or tensor.op in ("input", "weight", "reshape", "slice", "permute"):
             tensor = self.emit("contiguous", [tensor], tensor.shape, out=tensor.dtype)
-        self.rename(tensor, name)
+        tensor.name = self._reserved.get(name) or self.unique(name)
         self.outputs.append(tensor)
 
     # --- views ---------------------------------------------------------------------------------------------------

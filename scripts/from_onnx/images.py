@@ -19,6 +19,8 @@ def spatial(node, x):
 
 
 def image(m, x):
+    if x.dtype == "i32":
+        raise Unmapped("the input has integers", "cast the input to floating point")
     n, c, *lengths = x.shape
     return m.tensor(x, (n, c, *[1] * (2 - len(lengths)), *lengths))
 

@@ -46,8 +46,10 @@ class Mapper:
     # --- element-wise --------------------------------------------------------------------------------------------
 
     def unary(self, kind, value):
+        """A function of integers gives integers."""
         x = self.floats(value)
-        return of_tensor(self.graph.emit("unary", [x], x.shape, kind=kind), value.shape)
+        result = of_tensor(self.graph.emit("unary", [x], x.shape, kind=kind), value.shape)
+        return self.integers(result) if value.dtype == "i32" else result
 
     def floats(self, value):
         x = self.tensor(value)

@@ -22,6 +22,8 @@ def transposed(m, value):
 
 def product(m, a, b):
     """a [..., t, k] times b [..., k, n]. shoal multiplies the rows of b's transpose with the rows of a."""
+    if "i32" in (a.dtype, b.dtype):
+        raise Unmapped("the operands are integers", "compute the product in floating point")
     if max(a.rank, b.rank) > 4:
         return merged_product(m, a, b)
     if a.rank == 1:
@@ -185,7 +187,7 @@ def argmax(m, node):
     axis = node.axis(node.attr("axis", 0), x.rank)
 
     def along(value):
-        rows = m.tensor(value)
+        rows = m.floats(value)
         shape = (*value.shape[:-1], 1)
         return m.value(m.graph.emit("argmax", [rows], (1, *rows.shape[1:]), out="i32"), shape)
 

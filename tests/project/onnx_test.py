@@ -58,23 +58,29 @@ def input_arrays(inputs, kinds=None):
     return arrays
 
 
-def converted(model, arrays, shapes=None):
-    """The outputs of the converted model."""
-    graph = Converter(model, shapes).convert()
+def computed(graph, arrays):
+    """The text and the outputs of a graph."""
     leaves = dict(arrays) | {tensor.name: tensor.array for tensor in graph.weights()}
     return graph.text(), graph_program.run(graph.text(), leaves)
 
 
+def converted(model, arrays, shapes=None):
+    return computed(Converter(model, shapes).convert(), arrays)
+
+
 class OperatorTest(unittest.TestCase):
     def check(self, nodes, inputs, constants=None, kinds=None, **options):
-        """Compares all outputs with the reference implementation. Returns the text."""
+        """Compares all outputs and their dtypes with the reference implementation. Returns the text."""
         model = model_of(nodes, inputs, constants, kinds=kinds, **options)
         arrays = input_arrays(inputs, kinds)
         names = [one.name for one in model.graph.output]
         expected = dict(zip(names, ReferenceEvaluator(model).run(None, arrays)))
-        text, found = converted(model, arrays)
+        graph = Converter(model).convert()
+        text, found = computed(graph, arrays)
+        dtypes = {tensor.name: tensor.dtype for tensor in graph.outputs}
         for name, array in expected.items():
             array = np.asarray(array)
+            self.assertEqual(dtypes[name], "i32" if array.dtype.kind in "biu" else "f32", text)
             self.assertEqual(found[name].size, array.size, text)
             np.testing.assert_allclose(
                 found[name].reshape(array.shape), array.astype(np.float64), 2e-5, 2e-6, err_msg=text
@@ -96,6 +102,18 @@ class OperatorTest(unittest.TestCase):
         )
         self.one("Gelu", {"x": (2, 3)}, opset=20)
         self.one("Gelu", {"x": (2, 3)}, opset=20, approximate="tanh")
+
+    def test_functions_of_integers_give_integers(self):
+        i = {"i": (2, 3)}
+        for op in ("Abs", "Neg", "Sign", "Relu", "Identity", "Max", "Min", "ReduceSum", "ReduceSumSquare"):
+            with self.subTest(op):
+                self.check([("Sub", "i three", {}, "s"), (op, "s", {})], i, {"three": np.array(3)}, {"i": I})
+        for exponent in (1, 2, 3):
+            self.one("Pow", i, {"exponent": np.array(exponent)}, {"i": I})
+        self.one("Clip", i, {"least": np.array(1), "most": np.array(2)}, {"i": I})
+        self.one("CumSum", i, {"axis": np.array(1)}, {"i": I})
+        self.one("ArgMax", i, kinds={"i": I}, axis=1)
+        self.one("PRelu", i, {"slope": np.array([2])}, {"i": I})
 
     def test_gelu_and_silu_patterns_are_one_node(self):
         root, half, one = np.float32(2**0.5), np.float32(0.5), np.float32(1)
@@ -400,6 +418,22 @@ class ModelTest(unittest.TestCase):
         text, found = converted(model, arrays, {"x": (4, 2, 3)})
         np.testing.assert_allclose(found["y"].reshape(4, 6), arrays["x"].reshape(4, 6))
         self.assertEqual(text.splitlines()[0], "input %x f32 [3,2,4,1]")
+
+    def test_outputs_keep_their_names(self):
+        """An output is a constant, has the same value as another output, or has the name of an intermediate node."""
+        nodes = [("Add", "w w", {}, "y"), ("Identity", "w", {}, "v"), ("Relu", "x", {}, "a"), ("Relu", "x", {}, "b"),
+                 ("Sub", "x a", {}, "s"), ("Neg", "s", {}, "s.sub"), ("Identity", "a", {}, "c")]  # fmt: skip
+        outputs = ["y", "v", "w", "b", "s.sub", "a", "c"]
+        _, found = converted(model_of(nodes, {"x": (3,)}, {"w": values(3)}, outputs=outputs), {"x": values(3, seed=2)})
+        self.assertEqual(list(found), outputs)
+        np.testing.assert_array_equal(found["y"].reshape(3), 2 * values(3).astype(np.float64))
+
+    def test_integer_products_and_images_are_named(self):
+        nodes = [("MatMul", "i i", {}, "a"), ("MaxPool", "j", {"kernel_shape": [2]}, "b")]
+        with self.assertRaises(Rejected) as caught:
+            Converter(model_of(nodes, {"i": (3, 3), "j": (1, 1, 3)}, outputs="ab", kinds={"i": I, "j": I})).convert()
+        self.assertIn("the operands are integers", caught.exception.problems[0])
+        self.assertIn("the input has integers", caught.exception.problems[1])
 
     def test_constant_condition_selects_a_branch(self):
         branch = [helper.make_graph([helper.make_node(op, ["x"], [f"{op}_out"])], op, [], [helper.make_empty_tensor_value_info(f"{op}_out")])
