@@ -24,7 +24,7 @@ if(TARGET shoal_c)
   install(EXPORT shoal-c-targets NAMESPACE shoal:: DESTINATION ${shoal_package_dir})
   install(FILES ${shoal_root}/c/shoal.h ${shoal_root}/c/shoal_devices.h ${shoal_root}/c/shoal_models.h
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-  file(RELATIVE_PATH shoal_pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+  file(RELATIVE_PATH shoal_pc_to_headers ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_FULL_INCLUDEDIR})
   configure_file(${shoal_root}/cmake/shoal.pc.in ${PROJECT_BINARY_DIR}/shoal.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/shoal.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()
