@@ -8,6 +8,7 @@ in markers and dashes.
 """
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -86,7 +87,8 @@ def save(made: "Figure", path: str | os.PathLike) -> None:
     check(path)
     try:
         made.savefig(path, metadata={"Date": None, "Creator": None})
-        path.write_text("\n".join(one.rstrip() for one in path.read_text().splitlines()) + "\n")
+        text = re.sub(r"(\.\d\d)\d{3,}", r"\1", path.read_text())  # matplotlib writes positions with six decimals
+        path.write_text("\n".join(one.rstrip() for one in text.splitlines()) + "\n")
     except OSError as error:
         raise ChartError(f"cannot write {path}: {error.strerror}") from None
     finally:
