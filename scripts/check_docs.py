@@ -3,7 +3,7 @@
 
 Checks text in `backticks` in all Markdown files that git knows. The text is checked if it looks like a path in the
 repository ("meta/plan/plan.h", "models/arch", "graph/ops/infer.{h,cpp}") or like the name of a source file. Also checks
-links to files, and code blocks that quote a source file. Ignores other code blocks, placeholders in recipes (cumsum,
+links to files, and code blocks that quote a source file. Ignores other code blocks, placeholders in recipes (cumprod,
 gizmo, <name>) and CHANGELOG.md, which names removed files. Prints each problem. Exits with 1 if there is a problem.
 """
 import pathlib
@@ -14,7 +14,7 @@ import sys
 PATH = re.compile(r"(?:[\w.-]+/)*[\w.-]*(?:\{[\w.,]+\})?[\w.-]*/?")
 SOURCE = re.compile(r"\w\.(?:h|c|cpp|cu|cuh|py|md|cmake|svg|def)$")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")  # the target is a file, relative to the page
-PLACEHOLDER = re.compile(r"cumsum|gizmo")
+PLACEHOLDER = re.compile(r"cumprod|gizmo")
 QUOTE = re.compile(r"^```c(?:pp)?\n// (\S+\.c(?:pp)?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)  # line 1 names the file
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 

@@ -114,7 +114,7 @@ class ChecksTest(unittest.TestCase):
     def test_finds_missing_files_of_documentation(self):
         self.write("docs/good.md", "`graph/graph.h` `graph/` `graph.h` `graph/graph` `ls graph/x` `tests/{graph,CMakeLists.txt}` `a/b`\n"
                    "```\n`graph/none.h`\n```\n")
-        self.write("docs/recipes.md", "`graph/cumsum.cpp` `graph/<name>.h`\n")
+        self.write("docs/recipes.md", "`graph/cumprod.cpp` `graph/<name>.h`\n")
         self.check("check_docs.py")
         self.write("docs/linked.md", "[good](good.md) [root](../graph/graph.h) [page](https://example.org/x)\n")
         self.check("check_docs.py")
