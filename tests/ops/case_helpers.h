@@ -66,5 +66,9 @@ void add_float_cases(Cases& cases, Op op, const std::string& suffix, F&& node, b
 void add_pool(Cases& cases);
 void add_pad(Cases& cases);
 void add_upsample(Cases& cases);
+void add_convolutions(Cases& cases);
+
+// in extended_cases.cpp
+void add_extended_cases(Cases& cases);
 
 }  // namespace shoal::test

@@ -1,32 +1,11 @@
 // Cases of the conformance suite for ids and masks per head and batch, set_slice, results of f16 and bf16, and slices
 // with a step.
-#include <fmt/format.h>
-
 #include <set>
 
-#include "graph/ops/ops.h"
-#include "tests/ops/op_cases.h"
+#include "tests/ops/case_helpers.h"
 
 namespace shoal::test {
 namespace {
-
-constexpr DType kFloats[] = {DType::kF32, DType::kF16, DType::kBF16};
-
-using Cases = std::vector<OpCase>;
-using Build = std::function<Tensor*(Graph&, TensorContext&)>;
-
-Tolerance tolerance_of(DType dtype) {
-  if (dtype == DType::kF16) return {1e-6};
-  return {dtype == DType::kBF16 ? 1e-4 : 1e-11};
-}
-
-void add_case(Cases& cases, Op op, std::string name, Build build, Tolerance tolerance = tolerance_of(DType::kF32)) {
-  cases.push_back({op, std::move(name), std::move(build), tolerance});
-}
-
-Tensor* plain(Graph& g, DType dtype, const Shape& shape, std::string name = "x") {
-  return g.input(std::move(name), dtype, shape);
-}
 
 void add_own_ids(Cases& cases) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kQ8_0}) {
@@ -236,7 +215,7 @@ void add_steps(Cases& cases) {
 
 }  // namespace
 
-void add_extended_cases(std::vector<OpCase>& cases) {
+void add_extended_cases(Cases& cases) {
   for (void (*add_some)(Cases&) :
        {add_own_ids, add_set_slice, add_narrow_products, add_narrow_norms, add_own_masks, add_steps}) {
     add_some(cases);

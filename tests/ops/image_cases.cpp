@@ -1,4 +1,4 @@
-// Conformance cases of pool_2d, pad and upsample.
+// Conformance cases of pool_2d, pad, upsample and convolutions.
 #include "tests/ops/case_helpers.h"
 
 namespace shoal::test {
@@ -31,6 +31,55 @@ constexpr Shape kPadShapes[] = {{6, 3, 2, 2}, {1031, 3, 2, 2}, {33, 24, 2, 2}};
 /// The lengths of axes 0 and 1 of the source, and of the result.
 constexpr std::array<int64_t, 4> kScalings[] = {{1, 1, 1, 1}, {5, 4, 10, 8},   {7, 3, 17, 4}, {12, 9, 5, 3},
                                                 {1, 6, 9, 1}, {33, 2, 600, 5}, {8, 8, 8, 8},  {4, 3, 0, 6}};
+
+struct Conv2dSizes {
+  const char* name;
+  Shape w, x;  ///< [kw, kh, input channels per group, result channels] and [width, height, channels, batches]
+  ConvParams params;
+};
+const Conv2dSizes kConv2dSizes[] = {
+    {"3x3", {3, 3, 5, 7}, {17, 16, 5, 2}, {.pads = {1, 1, 1, 1}}},
+    {"1x1", {1, 1, 33, 20}, {8, 16, 33, 1}, {}},
+    {"strides", {3, 2, 4, 13}, {19, 16, 4, 1}, {.stride = {2, 3}}},
+    {"uneven pads", {4, 3, 2, 3}, {9, 5, 2, 2}, {.pads = {3, 0, 1, 5}}},
+    {"dilation", {3, 2, 3, 4}, {20, 9, 3, 1}, {.pads = {2, 1, 0, 2}, .dilation = {4, 3}}},
+    {"strides, dilation and pads", {3, 3, 3, 5}, {23, 11, 3, 2}, {{3, 2}, {7, 4, 2, 6}, {2, 5}}},
+    {"groups", {3, 3, 4, 9}, {12, 5, 12, 2}, {.pads = {1, 1, 1, 1}, .groups = 3}},
+    {"depthwise", {3, 3, 1, 18}, {32, 7, 18, 2}, {.pads = {1, 1, 1, 1}, .groups = 18}},
+    {"depthwise with 2 results per channel", {5, 2, 1, 12}, {10, 7, 6, 1}, {.stride = {2, 1}, .groups = 6}},
+    {"many terms", {3, 3, 130, 14}, {8, 9, 130, 1}, {.pads = {1, 1, 1, 1}}},
+    {"many channels", {1, 1, 6, 101}, {5, 3, 6, 2}, {}},
+    {"signal", {7, 1, 12, 5}, {1030, 1, 12, 1}, {.stride = {2, 1}, .pads = {3, 3, 0, 0}}},
+    {"only pads", {2, 2, 2, 2}, {1, 1, 2, 1}, {.pads = {9, 4, 3, 3}}},
+    {"no input channels", {3, 3, 0, 4}, {5, 5, 0, 1}, {}},
+    {"no result channels", {3, 3, 4, 0}, {5, 5, 4, 1}, {}},
+    {"no batches", {3, 3, 4, 2}, {5, 5, 4, 0}, {}},
+};
+
+struct ConvTransposeSizes {
+  const char* name;
+  Shape w, x;  ///< [kw, kh, result channels per group, input channels] and [width, height, channels, batches]
+  ConvTransposeParams params;
+};
+const ConvTransposeSizes kConvTransposeSizes[] = {
+    {"3x3", {3, 3, 7, 5}, {17, 16, 5, 2}, {.pads = {1, 1, 1, 1}}},
+    {"1x1", {1, 1, 20, 33}, {8, 16, 33, 1}, {}},
+    {"twice the size", {4, 4, 13, 6}, {16, 17, 6, 1}, {.stride = {2, 2}, .pads = {1, 1, 1, 1}}},
+    {"strides and uneven pads", {5, 4, 3, 4}, {7, 6, 4, 2}, {.stride = {3, 2}, .pads = {4, 0, 1, 3}}},
+    {"gaps between kernels", {2, 1, 3, 2}, {4, 3, 2, 1}, {.stride = {5, 3}}},
+    {"output pads", {3, 3, 2, 3}, {5, 4, 3, 1}, {.stride = {2, 3}, .output_pad = {1, 2}}},
+    {"dilation", {3, 2, 4, 3}, {10, 9, 3, 1}, {.pads = {2, 1, 0, 2}, .dilation = {4, 3}, .output_pad = {3, 0}}},
+    {"strides and dilation", {4, 3, 3, 2}, {6, 5, 2, 2}, {{4, 3}, {3, 1, 0, 5}, {6, 2}, {2, 1}}},
+    {"groups", {3, 3, 4, 9}, {6, 5, 9, 2}, {.stride = {2, 2}, .pads = {1, 1, 1, 1}, .groups = 3}},
+    {"depthwise", {4, 4, 1, 18}, {16, 7, 18, 2}, {.stride = {2, 2}, .pads = {1, 1, 1, 1}, .groups = 18}},
+    {"depthwise with 2 results per channel", {2, 3, 2, 6}, {10, 7, 6, 1}, {.stride = {2, 1}, .groups = 6}},
+    {"many terms", {4, 4, 14, 150}, {8, 5, 150, 1}, {.stride = {2, 2}, .pads = {1, 1, 1, 1}}},
+    {"many channels", {2, 2, 101, 3}, {5, 3, 3, 2}, {.stride = {2, 2}}},
+    {"signal", {16, 1, 5, 12}, {100, 1, 12, 1}, {.stride = {8, 1}, .pads = {4, 4, 0, 0}}},
+    {"no input channels", {3, 3, 4, 0}, {5, 5, 0, 1}, {}},
+    {"no result channels", {3, 3, 0, 4}, {5, 5, 4, 1}, {}},
+    {"no result", {3, 3, 4, 2}, {5, 5, 2, 1}, {.pads = {3, 4, 0, 0}}},
+};
 
 }  // namespace
 
@@ -102,6 +151,21 @@ void add_upsample(Cases& cases) {
       return upsample(g, plain(g, DType::kF32, {16, 32, 2, 1}), {{24, 64}, mode});
     });
   }
+}
+
+void add_convolutions(Cases& cases) {
+  const auto add = [&](Op op, const auto& n, auto&& build) {
+    for (const DType dtype : kFloats) {
+      add_case(cases, op, fmt::format("{} {}", name_of(dtype), n.name), [=](Graph& g, TensorContext& w) {
+        return build(g, w.add("w", dtype, n.w), plain(g, DType::kF32, n.x), n.params, "");
+      });
+      add_case(cases, op, fmt::format("{} {}, views", name_of(dtype), n.name), [=](Graph& g, TensorContext&) {
+        return build(g, strided(g, dtype, n.w, "w"), strided(g, DType::kF32, n.x), n.params, "");
+      });
+    }
+  };
+  for (const Conv2dSizes& n : kConv2dSizes) add(Op::kConv2d, n, conv_2d);
+  for (const ConvTransposeSizes& n : kConvTransposeSizes) add(Op::kConvTranspose2d, n, conv_transpose_2d);
 }
 
 }  // namespace shoal::test

@@ -21,8 +21,6 @@ struct OpCase {
 
 /// All cases, in no particular order.
 const std::vector<OpCase>& op_cases();
-/// Adds the cases of tests/ops/extended_cases.cpp, which op_cases() includes.
-void add_extended_cases(std::vector<OpCase>& cases);
 
 /// Adds a node that applies the op to `x` with default parameters. If a test defines no case for an op with one source,
 /// the test uses this node. Returns nullptr if the op does not have exactly one required source.
