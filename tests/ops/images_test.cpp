@@ -228,7 +228,7 @@ TEST_P(ImageLoops, ComparisonsAndSelectionsEqualPlainLoops) {
         const void* with = integers ? static_cast<const void*>(b.data()) : y.data();
         kernels().rows.compare[integers ? 1 : 0][kind](from, with, result.data(), n);
         for (int64_t i = 0; i < n; ++i) {
-          const bool expected[] = {a[i] == b[i], a[i] != b[i], a[i]<b[i], a[i] <= b[i], a[i]> b[i], a[i] >= b[i]};
+          const bool expected[] = {a[i] == b[i], a[i] != b[i], b[i] > a[i], a[i] <= b[i], b[i] < a[i], a[i] >= b[i]};
           ASSERT_EQ(result[i], expected[kind] ? 1 : 0) << "kind " << kind << ", " << a[i] << " and " << b[i];
         }
       }

@@ -116,8 +116,7 @@ constexpr std::string_view kCases[] = {
     "input %x f32 [2, 4, 3, 1]\ninput %l f32 [2, 4, 3]\n%y = merge_attention(%x, %l)",
 
     // Convolutions: one group, pixels that are independent, a depthwise convolution with 1 or 2 results per channel,
-    // and
-    // groups that must be whole.
+    // and groups that must be whole.
     "input %w f32 [3, 2, 5, 7]\ninput %x f32 [4, 5, 5, 3]\n%y = conv_2d(%w, %x) {stride=[2,1], pads=[1,1,0,1]}",
     "input %w f16 [1, 1, 5, 7]\ninput %x f32 [4, 5, 5, 3]\n%y = conv_2d(%w, %x)",
     "input %w f32 [3, 1, 1, 7]\ninput %x f32 [4, 3, 7, 2]\n%y = conv_2d(%w, %x) {dilation=[1,2], groups=7}",

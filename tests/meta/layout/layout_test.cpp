@@ -100,7 +100,7 @@ TEST(Layout, ReshapeFindsALayoutIfAndOnlyIfOneExists) {
   int expressible = 0, refused = 0;
   for (int64_t elements : {1, 2, 6, 8, 12, 24}) {
     const std::vector<Shape> shapes = shapes_with(elements);
-    for (size_t i = 0; i<shapes.size(); i += elements> 12 ? 3 : 1) {
+    for (size_t i = 0; i < shapes.size(); i += elements > 12 ? 3 : 1) {
       const Shape& from = shapes[i];
       for (int axis = 0; axis < kMaxDims; ++axis) {
         for (const Partition& partition : partitions_of(from[axis], random)) {
