@@ -43,6 +43,18 @@ TEST(DType, BytesAreCountedInWholeBlocks) {
   EXPECT_THROW(bytes_for(DType::kF32, -1), InvalidArgument);
 }
 
+TEST(DType, BytesOfTheLargestCountAreExactOrRefused) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const DTypeTraits& type = traits(static_cast<DType>(i));
+    const int64_t blocks = INT64_MAX / type.block_elems, n = blocks * type.block_elems;
+    if (static_cast<long double>(blocks) * static_cast<long double>(type.block_bytes) < 0x1p64L) {
+      EXPECT_EQ(bytes_for(type.dtype, n) / type.block_bytes, static_cast<size_t>(blocks)) << type.name;
+    } else {
+      EXPECT_THROW(bytes_for(type.dtype, n), InvalidArgument) << type.name;
+    }
+  }
+}
+
 TEST(Half, EveryHalfRoundTripsThroughF32) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<uint16_t>(bits);

@@ -147,6 +147,14 @@ TEST(Propose, FollowsSharesAndLeavesZeroSharesEmpty) {
                                    "up axis 1 [1536:{0} 512:{2}]"));
 }
 
+TEST(Propose, RefusesInvalidShares) {
+  for (const std::vector<double>& shares :
+       {std::vector<double>{1e308, 1e308}, {INFINITY, 1}, {NAN, 1}, {-1, 2}, {0, 0}}) {
+    EXPECT_THAT([&] { TextGraph(kMlp).proposed(Mesh(2), {.shares = shares}); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("must be finite and >= 0, and one must be above 0")));
+  }
+}
+
 TEST(Propose, MirrorsIfCollectivesAreSlowerThanProducts) {
   const Mesh mesh(2, size_t{1} << 40, 1);
   TextGraph made(kMlp);
@@ -259,7 +267,6 @@ output %y
                                                            "wv axis 1 [128:{0} 128:{1} 128:{2} 128:{3}]"));
 }
 
-// The rule of conv_2d is the rule of a matrix product for the channels.
 TEST(Propose, SplitsConvolutionsByOutputThenInputChannels) {
   TextGraph made(R"(
 input %x f32 [16, 16, 3, 1]
@@ -277,14 +284,8 @@ weight %w4 f32 [3, 3, 128, 64]
 %r4 = unary(%c4) {kind=relu}
 output %r4
 )");
-  ProposeOptions options;
-  options.context.rules = [](const Tensor& node) -> std::optional<std::string> {
-    if (node.op != Op::kConv2d) return meta::rule_text(node);
-    return "(k) (l) i o, (w) (h) i n -> (x) (y) o n | sum i";
-  };
-  EXPECT_THAT(made.proposed(Mesh(2), options),
-              testing::ElementsAre("w1 axis 3 [32:{0} 32:{1}]", "w2 axis 2 [32:{0} 32:{1}]",
-                                   "w3 axis 3 [64:{0} 64:{1}]", "w4 axis 2 [64:{0} 64:{1}]"));
+  EXPECT_THAT(made.proposed(Mesh(2)), testing::ElementsAre("w1 axis 3 [32:{0} 32:{1}]", "w2 axis 2 [32:{0} 32:{1}]",
+                                                           "w3 axis 3 [64:{0} 64:{1}]", "w4 axis 2 [64:{0} 64:{1}]"));
 }
 
 }  // namespace

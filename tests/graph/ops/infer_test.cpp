@@ -2,6 +2,7 @@
 // form. The last line of the text is the node under test, %y.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <set>
 
 #include "base/error.h"
@@ -228,6 +229,64 @@ TEST(InferTable, EveryParameterIsPrintedAndReadBack) {
       EXPECT_TRUE(printed.contains({defaults.index(), name}))
           << name_of(op) << ": no row with another " << name << " than " << text;
     }
+  }
+}
+
+/// Calls `act` once for each integer in `value` and each extreme value, with this integer replaced.
+template <class Value, class F>
+void replace_integers(Value& value, const F& act) {
+  if constexpr (std::is_same_v<Value, int> || std::is_same_v<Value, int64_t>) {
+    using Limits = std::numeric_limits<Value>;
+    const Value old = value;
+    for (const Value extreme : {Limits::min(), Limits::min() + 1, Value{-1}, Limits::max() - 1, Limits::max()}) {
+      value = extreme;
+      act();
+    }
+    value = old;
+  } else if constexpr (std::is_same_v<Value, IndexRange>) {
+    replace_integers(value.begin, act);
+    replace_integers(value.length, act);
+  } else if constexpr (requires { value.data(); } && !std::is_same_v<Value, std::string>) {
+    for (auto& one : value) replace_integers(one, act);
+  }
+}
+
+/// Whether all bytes of the tensor are in its storage. The numbers are exact below 2^64.
+bool is_inside_storage(const Tensor& tensor) {
+  const DTypeTraits& type = traits(tensor.dtype);
+  const auto spread = [](int64_t count, size_t stride) {
+    return static_cast<long double>(count - 1) * static_cast<long double>(stride);
+  };
+  long double end = static_cast<long double>(tensor.view_offset + type.block_bytes) +
+                    spread(tensor.shape[0] / type.block_elems, tensor.strides[0]);
+  for (int axis = 1; axis < kMaxDims; ++axis) {
+    end += spread(tensor.shape[axis], tensor.strides[axis]);
+  }
+  return tensor.empty() || end <= static_cast<long double>(tensor.storage()->bytes());
+}
+
+TEST(InferTable, ExtremeParametersAreRefusedOrGiveValidResults) {
+  for (const Case& row : kResults) {
+    Graph first;
+    TensorContext leaves;
+    const Tensor* y = parse_last(row, first, leaves);
+    const std::string text = row.text, without = text.substr(0, text.find(" {", text.rfind('\n') + 1));
+    OpParams params = y->params;
+    for_each_param(params, [&](std::string_view, auto& value) {
+      replace_integers(value, [&] {
+        const std::string changed = without + " " + params_to_string(y->op, params);
+        Graph graph;
+        TensorContext weights;
+        try {
+          parse_graph(changed, graph, weights);
+        } catch (const InvalidArgument&) {
+          return;
+        }
+        const Tensor& result = *graph.nodes().back();
+        for (const int64_t length : result.shape) EXPECT_GE(length, 0) << changed;
+        EXPECT_TRUE(is_inside_storage(result)) << changed;
+      });
+    });
   }
 }
 
@@ -464,6 +523,9 @@ const Case kErrors[] = {
      "[slice y] expected begin and length within the 4 indices of axis 1, got 3 and 2 (x: x f32 [6, 4])"},
     {"input %x f32 [6, 4]\n%y = slice(%x) {axis=1, begin=1, length=3, step=2}",
      "[slice y] expected begin and length within the 4 indices of axis 1, got 1 and 3 (x: x f32 [6, 4])"},
+    {"input %x f32 [6, 4]\n%y = slice(%x) {axis=1, begin=-9223372036854775808, length=1}",
+     "[slice y] expected begin and length within the 4 indices of axis 1, got -9223372036854775808 and 1 "
+     "(x: x f32 [6, 4])"},
     {"input %x f32 [6, 4]\n%y = slice(%x) {axis=1, step=0}",
      "[slice y] expected a step >= 1, and step 1 on axis 0 of a quantised tensor, got 0 (x: x f32 [6, 4])"},
     {"weight %x q8_0 [128]\n%y = slice(%x) {length=64, step=2}",

@@ -91,6 +91,19 @@ TEST(ExternalOpPlan, ReportsBadRuleWithTheNameOfTheOp) {
                                                    HasSubstr("op=\"test.bad_rule\""), HasSubstr("expected"))));
 }
 
+TEST(ExternalOpPlan, RefusesRuleThatContradictsInference) {
+  const auto infer = [](const shoal_op_node* node, shoal_op_tensor* result, char*, size_t) -> int32_t {
+    *result = node->sources[0];
+    result->shape[0] = 7;
+    return 0;
+  };
+  const RegisteredOp op("test.bad_infer", "a b -> a b", 1, +infer, run_nothing);
+  OnMesh one("weight %x f32 [7, 5]\n%y = external(%x) {op=\"test.bad_infer\"}\noutput %y\n");
+  EXPECT_THAT([&] { one.plan(); }, ThrowsMessage<InvalidArgument>(HasSubstr(
+                                       "the rule of op 'test.bad_infer' gives rank 0 a result [5, 5], but the function "
+                                       "infer gives [7, 5]; correct the rule, and test it with check_op")));
+}
+
 TEST(ExternalOpPlan, NamesRemedyForMissingKernel) {
   OpOfTest gpu_only("test.gpu_only", "a b -> a b", 1, infer_like_first, run_nothing);
   gpu_only.kernel.family = "CUDA";

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <optional>
@@ -106,6 +107,50 @@ TEST(MetaBufferOfHostMemory, WrapsContiguousShardsAndCopiesOthers) {
   tensor_set(*tensors[0], &one, 40 * sizeof(float), sizeof(float));
   EXPECT_EQ(host[0][40], 1.0f);
   EXPECT_THROW(mesh.device->buffer_from_host_ptr(nullptr, 8), InvalidArgument);
+}
+
+TEST(MetaBufferOfHostMemory, OnlyRank0WrapsCacheRowsOfSeveralRanks) {
+  struct Case {
+    const char* name;
+    Role role;
+    Layout layout;
+    std::array<bool, 3> is_wrapped;  ///< for each rank
+  };
+  const Layout apart = split(1, 3, "2:{0} 3:{1} 1:{2}"), shared = split(1, 3, "2:{0} 4:{1,2}");
+  const Case cases[] = {
+      {"weight", Role::kWeight, Layout::mirrored(), {true, true, true}},
+      {"split_weight", Role::kWeight, apart, {true, true, true}},
+      {"shared_weight", Role::kWeight, shared, {true, true, true}},
+      {"partial_weight", Role::kWeight, Layout::partial(), {true, false, false}},
+      {"cache", Role::kCache, Layout::mirrored(), {true, false, false}},
+      {"split_cache", Role::kCache, apart, {true, true, true}},
+      {"shared_cache", Role::kCache, shared, {true, false, false}},
+      {"partial_cache", Role::kCache, Layout::partial(), {true, false, false}},
+  };
+  test::Layouts layouts;
+  for (const Case& one : cases) layouts.emplace(one.name, one.layout);
+  const test::CpuMesh mesh(3, layouts);
+  alignas(64) float host[std::size(cases)][96];  // a row of 16 elements has 64 bytes, so all rows are aligned
+  const auto memory = mesh.device->buffer_from_host_ptr(host, sizeof(host));
+  TensorContext context;
+  for (size_t i = 0; i < std::size(cases); ++i) {
+    const Case& one = cases[i];
+    std::iota(host[i], host[i] + 96, static_cast<float>(100 * i));
+    Tensor* tensor = context.add(one.name, DType::kF32, {16, 6, 1, 1}, one.role);
+    memory->place(*tensor, i * sizeof(host[0]));
+    for (int rank = 0; rank < 3; ++rank) {
+      const auto* data = reinterpret_cast<const float*>(shard(*tensor, rank).data);
+      EXPECT_EQ(data >= host[i] && data < host[i] + 96, one.is_wrapped[static_cast<size_t>(rank)])
+          << one.name << " on rank " << rank;
+    }
+    EXPECT_EQ(test::read_floats(*tensor), std::vector<float>(host[i], host[i] + 96)) << one.name;
+    std::vector<float> values(96, 0.5f);
+    tensor_set(*tensor, values.data(), 0, sizeof(host[0]));
+    EXPECT_EQ(test::read_floats(*tensor), values) << one.name;
+    if (one.layout.is_mirrored()) {
+      EXPECT_EQ(test::read_floats(shard(*tensor, 2)), values) << one.name;
+    }
+  }
 }
 
 TEST_F(MetaBufferTensors, UsageIsSetForAllMembers) {
