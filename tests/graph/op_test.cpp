@@ -36,7 +36,7 @@ TEST(OpTable, SourcesAndAliasesAreConsistent) {
       EXPECT_GE(row.min_src, 1) << row.name;
     }
   }
-  EXPECT_EQ(info(Op::kSetRows).alias, Alias::kWrites);
+  for (const Op op : {Op::kSetRows, Op::kSetSlice}) EXPECT_EQ(info(op).alias, Alias::kWrites);
 }
 
 TEST(OpTable, KindsOfViewsCollectivesAndLeavesAreCorrect) {

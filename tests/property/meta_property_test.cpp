@@ -69,8 +69,10 @@ class Features {
     if (node.op == Op::kSlice && std::get<SliceParams>(node.params).step > 1) found_.insert("slice with a step");
     if (node.op == Op::kSetRows) {
       if (node.src[2]->rows() > 1) found_.insert("set_rows with ids per head or batch");
-      if (node.src[0]->op == Op::kSetRows) found_.insert("set_rows of set_rows");
       if (node.src[2]->dtype == DType::kI64) found_.insert("set_rows with i64 ids");
+    }
+    if (writes(node) && writes(*node.src[0])) {
+      found_.insert("write after " + std::string(name_of(node.src[0]->op)));
     }
     if (node.op == Op::kMulMatId) {
       if (!std::get<SelectParams>(node.params).ranges.empty()) found_.insert("experts in ranges");
@@ -92,6 +94,8 @@ class Features {
     }
   }
 
+  static bool writes(const Tensor& node) { return info(node.op).alias == Alias::kWrites; }
+
   void add_groups(const std::string& op, int64_t groups, int64_t channels) {
     found_.insert(op + (groups == 1 ? " of one group" : channels == 1 ? ", depthwise" : " in groups"));
   }
@@ -103,8 +107,7 @@ class Features {
     bool view = false;
     for (; is_view(k->op); k = k->src[0]) view = true;
     if (node.src[2]->storage() == node.src[1]->storage()) found_.insert("attention to values that are parts of keys");
-    if (k->op == Op::kSetRows)
-      found_.insert(view ? "attention to a view of a written cache" : "attention to a written cache");
+    if (writes(*k)) found_.insert(view ? "attention to a view of a written cache" : "attention to a written cache");
   }
 
   void add_layout(const Tensor& leaf, const meta::Layout& layout) {
@@ -139,7 +142,8 @@ TEST(RandomCases, ContainEveryFeature) {
                                "mul to bf16",
                                "experts in ranges",
                                "experts by computed ids",
-                               "set_rows of set_rows",
+                               "write after set_rows",
+                               "write after set_slice",
                                "set_rows with i64 ids",
                                "set_rows with ids per head or batch",
                                "attention with a mask per head",

@@ -443,7 +443,7 @@ TEST_F(Schedules, ErrorsNameTensorAndDevices) {
 }
 
 TEST_F(Schedules, ErrorsNameRemedy) {
-  const auto cannot_write = [&](const Tensor& node) { return node.op == Op::kSetRows; };
+  const auto cannot_write = [&](const Tensor& node) { return info(node.op).alias == Alias::kWrites; };
   const std::string text = R"(
 input %x f32 [32, 1]
 input %slots16.rows i32 [1]
