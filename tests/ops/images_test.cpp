@@ -9,8 +9,10 @@
 
 #include "devices/cpu/isa.h"
 #include "graph/ops/ops.h"
+#include "graph/text.h"
 #include "tests/ops/eval.h"
 #include "tests/support/kernel_inputs.h"
+#include "tests/support/reference.h"
 
 namespace shoal::test {
 namespace {
@@ -98,6 +100,24 @@ TEST(Upsample, CornersKeepTheirValues) {
   for (const double value : thirds) expected.push_back(value / 3);
   EXPECT_TRUE(close_to(resized({2, 2, 1, 1}, {{4, 4}, UpsampleMode::kCorners}), expected, kClose));
   EXPECT_EQ(resized({3, 1, 1, 1}, {{1, 1}, UpsampleMode::kCorners}), (Values{1}));
+}
+
+// Interpolation multiplies infinity by weights of 0, which gives NaN.
+TEST(Upsample, ResultsNextToInfinityEqualReference) {
+  const auto backend = Registry::instance().init("CPU0:threads=2");
+  for (const auto mode : {UpsampleMode::kNearest, UpsampleMode::kBilinear, UpsampleMode::kCorners}) {
+    for (const Shape& size : {Shape{5, 5, 1, 1}, {3, 5, 1, 1}, {6, 3, 1, 1}, {6, 6, 1, 1}}) {
+      for (int64_t at = 0; at < 9; ++at) {
+        Graph graph;
+        Tensor* x = graph.input("x", DType::kF32, {3, 3, 1, 1});
+        Tensor* y = graph.output(upsample(graph, x, {{size[0], size[1]}, mode}));
+        TensorValues leaves{{x, counting(9, 1)}};
+        leaves.at(x)[static_cast<size_t>(at)] = kInfinity;
+        EXPECT_TRUE(close_to(run_graph(*backend, graph, leaves).at(y), reference_eval(graph, leaves).at(y), kClose))
+            << to_string(*y) << ", infinity at " << at;
+      }
+    }
+  }
 }
 
 TEST(Cumsum, AddsAlongAxis0) {

@@ -600,17 +600,19 @@ Array pad(const Tensor& node, const Sources& src) {
   return result;
 }
 
-/// Position of element i of the result on an axis of the source, as in torch.nn.functional.interpolate.
+/// Position of element i of the result on an axis of the source, as in torch.nn.functional.interpolate. Positions after
+/// the last element interpolate between this element and itself.
 double source_position(UpsampleMode mode, int64_t i, double length, double size) {
   const auto index = static_cast<double>(i);
   if (mode == UpsampleMode::kNearest)
     return static_cast<double>(i * static_cast<int64_t>(length) / static_cast<int64_t>(size));
   if (mode == UpsampleMode::kCorners) return size > 1 ? index * (length - 1) / (size - 1) : 0;
-  return std::clamp((index + 0.5) * length / size - 0.5, 0.0, length - 1);
+  return std::max((index + 0.5) * length / size - 0.5, 0.0);
 }
 
 /// Interpolates one axis after another.
 Array upsample(const Tensor& node, const Sources& src) {
+  const UpsampleMode mode = params<UpsampleParams>(node).mode;
   Array result = *src[0];
   for (const int axis : {0, 1}) {
     const Array from = std::exchange(result, Array({0, 0, 0, 0}));
@@ -618,12 +620,12 @@ Array upsample(const Tensor& node, const Sources& src) {
     Shape shape = from.shape;
     shape[axis] = node.shape[axis];
     result = tabulate(shape, [&](const Index& i) {
-      const double position = source_position(params<UpsampleParams>(node).mode, i[axis], static_cast<double>(length),
-                                              static_cast<double>(shape[axis]));
+      const double position =
+          source_position(mode, i[axis], static_cast<double>(length), static_cast<double>(shape[axis]));
       const auto low = static_cast<int64_t>(std::floor(position));
-      const double weight = position - std::floor(position);
-      const double at_low = from[with(i, axis, low)], at_high = from[with(i, axis, std::min(low + 1, length - 1))];
-      return at_low * (1 - weight) + at_high * weight;
+      const double weight = position - std::floor(position), at_low = from[with(i, axis, low)];
+      if (mode == UpsampleMode::kNearest) return at_low;
+      return at_low * (1 - weight) + from[with(i, axis, std::min(low + 1, length - 1))] * weight;
     });
   }
   return result;
