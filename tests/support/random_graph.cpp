@@ -9,18 +9,10 @@
 #include "graph/ops/ops.h"
 #include "graph/text.h"
 #include "meta/meta.h"
+#include "tests/support/random_values.h"
 
 namespace shoal::test {
 namespace {
-
-/// A float value of the graph. `exact`: every sharding gives the same bits. A value is not exact if the sharding
-/// changes the order of a sum on which the value depends. Only exact values may be sources of ops with discrete
-/// results. `magnitude`: approximate largest absolute value.
-struct Value {
-  Tensor* tensor;
-  bool exact;
-  double magnitude;
-};
 
 /// An i32 value. Integers are always exact.
 struct Integers {
@@ -32,9 +24,9 @@ bool divides(int64_t part, int64_t whole) {
   return part == 0 ? whole == 0 : whole % part == 0;
 }
 
-class Generator {
+class Generator : public RandomImages {
  public:
-  explicit Generator(uint64_t seed) : rng_(seed), f32_only_(seed % 2 == 0), graph_("random") { case_.seed = seed; }
+  using RandomImages::RandomImages;
 
   RandomCase run() {
     case_.ranks = pick(6) == 0 ? 1 + pick(16) : 1 + pick(5);
@@ -79,53 +71,12 @@ class Generator {
     case_.segments.emplace(leaf.name, std::move(lengths));
   }
 
-  int pick(int64_t n) { return static_cast<int>(rng_() % static_cast<uint64_t>(n)); }
-  int nodes() const { return static_cast<int>(graph_.nodes().size()); }
-  std::string name(std::string_view prefix) { return fmt::format("{}.{}", prefix, counter_++); }
-
-  Shape random_shape() {
-    static constexpr int64_t kInner[] = {1, 2, 3, 4, 5, 8, 32, 64}, kOuter[] = {1, 1, 2, 3, 4, 6};
-    Shape shape{kInner[pick(8)], kOuter[pick(6)], kOuter[pick(6)], pick(3) == 0 ? kOuter[pick(6)] : 1};
-    if (!values_.empty() && pick(12) == 0) shape[pick(4)] = 0;
-    return shape;
-  }
-
-  /// Returns `dtype`, or f32 if the case has only f32 values.
-  DType rounding(DType dtype) {
-    if (f32_only_) return DType::kF32;
-    if (dtype != DType::kF32) case_.tolerance = kRounded;
-    return dtype;
-  }
-
-  DType random_float(bool quantised) {
-    static constexpr DType kTypes[] = {DType::kF32,  DType::kF32,  DType::kF32,  DType::kF16,  DType::kBF16,
-                                       DType::kQ8_0, DType::kQ4_0, DType::kQ5_1, DType::kMXFP4};
-    return rounding(kTypes[pick(quantised ? 9 : 5)]);
-  }
-
   /// A dtype in which x may be stored. Only exact values may be stored in dtypes of four and five bits. Devices may
   /// round an inexact value to different levels, and the distance between two levels exceeds every tolerance.
   DType storage_for(const Value& x) {
     const DType dtype = random_float(x.tensor->shape[0] % 32 == 0);
     const bool coarse = dtype == DType::kQ4_0 || dtype == DType::kQ5_1 || dtype == DType::kMXFP4;
     return coarse && !x.exact ? DType::kQ8_0 : dtype;
-  }
-
-  /// A new leaf with dtype f32 by default. The leaf is an input or a weight with a split state. A weight that may be
-  /// Partial is inexact.
-  Value fresh(Shape shape, std::string_view prefix = "x", DType dtype = DType::kF32) {
-    if (prefix == "x" && pick(3) == 0) return {graph_.input(name(prefix), dtype, shape), true, 1.0};
-    Tensor* leaf = weights_.add(name(prefix == "x" ? "w" : prefix), dtype, shape);
-    const bool exact = prefix != "x" || pick(4) != 0;
-    if (!exact) summable_.insert(leaf);
-    return {leaf, exact, prefix == "div" ? 2.0 : 1.0};
-  }
-
-  /// A weight or cache for an op whose result is always inexact. The leaf may be Partial if its dtype can be summed.
-  Tensor* operand(std::string_view prefix, DType dtype, Shape shape, Role role = Role::kWeight) {
-    Tensor* leaf = weights_.add(name(prefix), dtype, shape, role);
-    if (traits(dtype).is_float) summable_.insert(leaf);
-    return leaf;
   }
 
   /// An integer leaf. `kind` and `range` determine its values (random_leaves.h). The leaf is an input, or a weight that
@@ -138,18 +89,6 @@ class Generator {
     if (!wide) summable_.insert(leaf);
     return leaf;
   }
-
-  Value any() { return values_[pick(static_cast<int>(values_.size()))]; }
-  void keep(Tensor* tensor, bool exact, double magnitude) {
-    if (tensor->elements() > 4096 || (tensor->empty() && pick(3) != 0)) return;
-    if (magnitude > 16) {
-      tensor = scale(graph_, tensor, {static_cast<float>(1.0 / magnitude), 0.0f});
-      magnitude = 1;
-    }
-    values_.push_back({tensor, exact, magnitude});
-  }
-
-  Tensor* dense(Tensor* x) { return x->is_contiguous() ? x : contiguous(graph_, x); }
 
   /// A second operand for x. Its shape is the shape of x, or has length 1 on some axes.
   Value partner(const Value& x, std::string_view prefix = "x") {
@@ -525,36 +464,6 @@ class Generator {
          false, 2 * static_cast<double>(s[0]) * std::max(1.0, x.magnitude));
   }
 
-  /// A convolution with 1 group, with as many groups as channels or with 2 groups, or group_norm.
-  void make_image() {
-    const Value x = any();
-    const Shape& s = x.tensor->shape;
-    if (s[2] > 8 || x.tensor->empty()) return;
-    const bool pairs = s[2] % 2 == 0;
-    if (pick(4) == 0 && s[0] * s[1] >= 4) {
-      return keep(group_norm(graph_, dense(x.tensor), pairs && pick(2) ? s[2] / 2 : 1, {1e-1f}), false, 3);
-    }
-    const int64_t groups = pick(3) != 0 ? 1 : pairs && pick(3) == 0 ? 2 : s[2], part = s[2] / groups;
-    const std::array<int64_t, 2> stride{1 + pick(2), 1 + pick(2)}, dilation{1 + pick(2), 1 + pick(2)};
-    const int64_t kw = 1 + pick(3), kh = s[1] == 1 && pick(2) ? 1 : 1 + pick(3), more = 1 + pick(groups == 1 ? 5 : 2);
-    const double magnitude = x.magnitude * std::max(1.0, static_cast<double>(kw * kh * part) / 4);
-    if (pick(2)) {
-      Tensor* w = operand("w", random_float(false), {kw, kh, more, s[2]});
-      return keep(conv_transpose_2d(graph_, w, x.tensor, {stride, {0, 0, 0, 0}, dilation, {0, 0}, groups}), false,
-                  magnitude);
-    }
-    const int64_t reach0 = dilation[0] * (kw - 1), reach1 = dilation[1] * (kh - 1);  // the pads fit every window
-    const ConvParams params{stride, {reach0, pick(2), pick(2), reach1}, dilation, groups};
-    if (s[1] == 1 && s[3] == 1 && kh == 1 && pick(2)) {
-      Tensor* signal = reshape(graph_, dense(x.tensor), {s[0], s[2], 1, 1});
-      Tensor* w = operand("w", random_float(false), {kw, part, more * groups, 1});
-      const ConvParams along{{stride[0], 1}, {reach0, 1, 0, 0}, {dilation[0], 1}, groups};
-      return keep(conv_1d(graph_, w, signal, along), false, magnitude);
-    }
-    Tensor* w = operand("w", random_float(false), {kw, kh, part, more * groups});
-    keep(conv_2d(graph_, w, x.tensor, params), false, magnitude);
-  }
-
   void make_cast() {
     const Value x = any();
     if (pick(2)) return keep(contiguous(graph_, x.tensor), x.exact, x.magnitude);
@@ -632,6 +541,7 @@ class Generator {
     }
   }
 
+  using RandomImages::keep;
   void keep(Tensor* tensor, int64_t magnitude) {
     if (tensor->elements() <= 4096 && magnitude < 1 << 20) integers_.push_back({tensor, magnitude});
   }
@@ -641,41 +551,6 @@ class Generator {
     if (pick(3) != 0) return keep(fill(graph_, params), true, 1);
     params.dtype = DType::kI32;
     keep(fill(graph_, params), 8);
-  }
-
-  void make_pool() {
-    const Value x = any();
-    const Shape& s = x.tensor->shape;
-    if (s[0] == 0 || s[1] == 0) return;
-    PoolParams params{static_cast<PoolKind>(pick(2))};
-    params.count_pads = pick(2) == 0;
-    for (const int axis : {0, 1}) {
-      params.kernel[axis] = 1 + pick(std::min<int64_t>(s[axis], 3));
-      params.stride[axis] = 1 + pick(2);
-      for (const int end : {0, 1}) params.pads[2 * axis + end] = pick(params.kernel[axis]);
-    }
-    keep(pool_2d(graph_, x.tensor, params), x.exact, x.magnitude);
-  }
-
-  void make_pad() {
-    const Value x = any();
-    const Shape& s = x.tensor->shape;
-    PadParams params;
-    params.mode = static_cast<PadMode>(pick(3));
-    if (pick(2)) params.value = 0.5f;
-    for (int axis = 0; axis < kMaxDims; ++axis) {
-      const int64_t most = params.mode == PadMode::kReflect ? std::max<int64_t>(s[axis] - 1, 0) : s[axis] > 0 ? 2 : 0;
-      for (auto* ends : {&params.before, &params.after})
-        (*ends)[axis] = pick(3) == 0 ? pick(1 + std::min<int64_t>(most, 2)) : 0;
-    }
-    keep(pad(graph_, x.tensor, params), x.exact, std::max(x.magnitude, 0.5));
-  }
-
-  void make_upsample() {
-    const Value x = any();
-    if (x.tensor->empty()) return;
-    const UpsampleParams params{{1 + pick(12), 1 + pick(8)}, static_cast<UpsampleMode>(pick(3))};
-    keep(upsample(graph_, x.tensor, params), x.exact, x.magnitude);
   }
 
   void make_cumsum() {
@@ -777,17 +652,9 @@ class Generator {
     }
   }
 
-  std::mt19937_64 rng_;
-  const bool f32_only_;
-  RandomCase case_;
-  TensorContext weights_;
-  Graph graph_;
-  std::vector<Value> values_;
   std::vector<Integers> integers_;
-  std::set<Tensor*> summable_;                                     ///< leaves that may be Partial
   std::map<Tensor*, std::vector<std::vector<int64_t>>> segments_;  ///< segments of axis 1 that the split-state callback
                                                                    ///< returns
-  int counter_ = 0;
 };
 
 }  // namespace
