@@ -2,7 +2,7 @@
 """Checks that files are short, that the repository is small, and that tests are independent of each other.
 
 - Source files have at most 500 lines, and tests have at most 800 lines.
-- All files together have less than 28 MB. 9 MB of this limit are for the small model in f16.
+- All files together have less than 29 MB. 9 MB of this limit are for the small model in f16.
 - tests/CMakeLists.txt builds every test file.
 - Tests write no files into folders that other tests share.
 
@@ -15,7 +15,7 @@ import sys
 
 SUFFIXES = {".h", ".c", ".cpp", ".cu", ".cuh", ".py", ".cmake", ".sh"}
 SOURCE_LINES, TEST_LINES = 500, 800
-REPOSITORY_BYTES = 28_000_000
+REPOSITORY_BYTES = 29_000_000
 SHARED_FOLDER = re.compile(r"\bTempDir\(\)|\btemp_directory_path\(\)")
 TEMPORARY = pathlib.Path("tests/support/temporary")  # these files define one temporary folder per process
 
