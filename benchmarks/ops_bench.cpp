@@ -78,7 +78,7 @@ void run(const std::string& device, const std::string& weights, size_t working_s
   benchmark::AddCustomContext("device", device);
   benchmark::AddCustomContext("weights in", target.weights->name());
   if (const int threads = threads_of(*target.backend); threads > 0) measure(target, threads);
-  for (const auto add : {add_products, add_attention, add_states, add_rows, add_elementwise}) add(target);
+  for (const auto add : {add_products, add_attention, add_states, add_images, add_rows, add_elementwise}) add(target);
   benchmark::RunSpecifiedBenchmarks();
   target.current.reset();
 }

@@ -126,5 +126,6 @@ void add_rows(Target& target);
 void add_elementwise(Target& target);
 void add_attention(Target& target);
 void add_states(Target& target);
+void add_images(Target& target);
 
 }  // namespace shoal::bench
