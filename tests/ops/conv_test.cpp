@@ -78,11 +78,14 @@ Values results_of(const Sizes& n, const Values& w, int64_t first, int64_t count,
   return eval.run(y, fmt::format("CPU0:threads={}", threads));
 }
 
+// Few and many channels are computed by different kernels. The sums have more terms than one piece of a sum.
 TEST(Convolution, ResultsDoNotDependOnOtherChannels) {
-  for (const bool transpose : {false, true}) {
-    const Sizes n{{3, 3, transpose ? 30 : 70, transpose ? 70 : 30}, {19, 5, 70, 1}, {.pads = {1, 1, 1, 1}}};
+  for (const auto& [width, transpose] : {std::pair(19, false), {150, false}, {19, true}}) {
+    const Sizes n{{3, 3, transpose ? 30 : 70, transpose ? 70 : 30},
+                  {width, 5, 70, 1},
+                  {.pads = {3, 0, 1, 1}, .dilation = {2, 1}}};
     const Values w = random_values(n.w, 4), all = results_of(n, w, 0, 30, transpose, 1);
-    for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 1}, {1, 13}, {14, 16}}) {
+    for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 1}, {1, 13}, {14, 11}, {25, 3}, {28, 2}}) {
       const Values some = results_of(n, w, first, count, transpose, 3);
       const auto plane = static_cast<int64_t>(all.size()) / 30;
       EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin() + first * plane)) << first << ", " << count;

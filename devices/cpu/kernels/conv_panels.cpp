@@ -45,17 +45,16 @@ void gather(const float* row, int64_t stride, int64_t x, int64_t x_step, int64_t
   }
 }
 
-/// Gathers taps [tap, tap + count) of one channel for the lanes of one run.
-inline void gather_taps(const ConvPanels& args, const float* channel, int64_t tap, int64_t count, const Run& run,
-                        float* to) {
+/// Gathers `count` taps of one channel for the lanes of one run, starting at tap (tap0, tap1).
+inline void gather_taps(const ConvPanels& args, const float* channel, int64_t tap0, int64_t tap1, int64_t count,
+                        const Run& run, float* to) {
   // The copies of these values stay in registers. Stores to the panel could change the arguments.
   const ConvAxis w = args.axes[0], h = args.axes[1];
   const int64_t stride = args.x_strides[0], row_stride = args.x_strides[1], ahead = kAhead * args.x_strides[2];
   const int64_t lanes = run.count, x0 = run.x0;
   // If the lanes fill a panel and their inputs are adjacent, the inputs x to x + kLanes - 1 are loaded for x <= last.
   const int64_t last = lanes == kLanes && w.x_step * stride == 1 ? w.inputs - kLanes : -1;
-  int64_t tap0 = tap % w.taps, x1 = run.x1 + tap / w.taps * h.x_tap;
-  for (; count > 0; x1 += h.x_tap, tap0 = 0) {
+  for (int64_t x1 = run.x1 + tap1 * h.x_tap; count > 0; x1 += h.x_tap, tap0 = 0) {
     int64_t n = w.taps - tap0 < count ? w.taps - tap0 : count, x = x0 + tap0 * w.x_tap;
     const bool inside = x1 >= 0 && x1 < h.inputs;
     const float* row = channel + (inside ? x1 : 0) * row_stride;
@@ -78,12 +77,13 @@ void conv_panels(const ConvPanels& args) {
   const int64_t taps = args.axes[0].taps * args.axes[1].taps;
   for (int64_t k = 0; k < args.k;) {
     const int64_t channel = (args.k_begin + k) / taps, tap = (args.k_begin + k) % taps;
+    const int64_t tap0 = tap % args.axes[0].taps, tap1 = tap / args.axes[0].taps;
     const int64_t count = taps - tap < args.k - k ? taps - tap : args.k - k;
     const float* from = args.x + channel * args.x_strides[2];
     for (int panel = 0; panel < runs.panels; ++panel) {
       float* to = reinterpret_cast<float*>(args.panels + panel * args.panel_stride) + k * kLanes;
       for (int i = runs.first[panel]; i < runs.first[panel + 1]; ++i) {
-        gather_taps(args, from, tap, count, runs.runs[i], to + runs.runs[i].lane);
+        gather_taps(args, from, tap0, tap1, count, runs.runs[i], to + runs.runs[i].lane);
       }
     }
     k += count;

@@ -200,6 +200,7 @@ struct Kernels {
   ImageKernels images;
   void (*causal_conv)(const ConvArgs& args);
   void (*conv_panels)(const ConvPanels& args);
+  void (*conv_rows)(const ConvPanels& args, const PanelArgs& product);
   DeltaKernels delta;
   WeightKernels weights[kDTypeCount];  ///< indexed by dtype; `dot` is nullptr for integers
 };

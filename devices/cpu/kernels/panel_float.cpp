@@ -27,6 +27,7 @@ struct Tile {
         for (int r = 0; r < R; ++r) sums[r][c] = multiply_add(weights[r], value, sums[r][c]);
       }
     }
+    SHOAL_UNROLL
     for (int r = 0; r < R; ++r) store_sums(args, row + r * kLanes, column, sums[r]);
   }
 };

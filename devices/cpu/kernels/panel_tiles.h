@@ -12,13 +12,17 @@ namespace shoal::cpu::SHOAL_ISA {
 template <int C>
 inline void store_sums(const PanelArgs& args, int64_t row, int64_t column, const F32 (&sums)[C]) {
   const int64_t rows = args.rows - row;
-  for (int c = 0; c < C; ++c) {
-    float* to = args.c[column + c] + args.c_row + row;
-    if (rows >= kLanes) {
-      store(to, args.add ? load<F32>(to) + sums[c] : sums[c]);
-      continue;
+  const auto to = [&](int c) { return args.c[column + c] + args.c_row + row; };
+  if (rows < kLanes) {
+    for (int c = 0; c < C; ++c) {
+      for (int64_t r = 0; r < rows; ++r) to(c)[r] = args.add ? to(c)[r] + sums[c][r] : sums[c][r];
     }
-    for (int64_t r = 0; r < rows; ++r) to[r] = args.add ? to[r] + sums[c][r] : sums[c][r];
+  } else if (args.add) {
+    SHOAL_UNROLL
+    for (int c = 0; c < C; ++c) store(to(c), load<F32>(to(c)) + sums[c]);
+  } else {
+    SHOAL_UNROLL
+    for (int c = 0; c < C; ++c) store(to(c), sums[c]);
   }
 }
 

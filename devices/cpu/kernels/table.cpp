@@ -71,6 +71,7 @@ constinit const Kernels kKernels{
     {{pool_largest, pool_sum}, {larger_of, total_of}, gather, interpolate, mix},
     causal_conv,
     conv_panels,
+    conv_rows,
     {kDeltaWidth, delta_columns, delta_products, delta_weights, delta_chunk},
     {
         of_rows<RowsF32>(kFloatPanels),

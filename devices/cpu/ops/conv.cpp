@@ -5,6 +5,8 @@
 //   1. kernels().conv_panels gathers the inputs of kPixels results into panels, kTerms elements of each row at a time
 //   2. the product of f32 panels (PanelKernels) multiplies the panels by rows of weights, which are its columns
 //
+// If a group has few result channels, kernels().conv_rows replaces both steps, and units have kRowPixels results.
+//
 // The product needs f32 rows of weights with the order of terms of the panels. prepare() writes such rows, unless the
 // weights of conv_2d already have this form. The order of sums depends only on the weights' shape, so an element of the
 // result has the same bits for any number of parts and for any share of the channels and batches.
@@ -20,6 +22,8 @@ namespace shoal::cpu {
 namespace {
 
 constexpr int64_t kPixels = kConvResults;  ///< number of results of a channel per unit
+constexpr int64_t kRowPixels = 256;        ///< the same number for conv_rows
+constexpr int64_t kMostReach = 64;         ///< maximum distance of two taps of axis 0 for conv_rows
 constexpr int64_t kTerms = 512;            ///< maximum number of terms per panel
 constexpr int64_t kMostChannels = 96;      ///< number of channels that one call of the product computes
 constexpr int64_t kLeastChannels = 48;     ///< channels are divided into units of at least this size
@@ -38,6 +42,13 @@ bool reads_weights(const Tensor& node) {
   };
   return node.op == Op::kConv2d && w.dtype == DType::kF32 && has_stride(0, 1) && has_stride(1, w.shape[0]) &&
          has_stride(2, w.shape[0] * w.shape[1]);
+}
+
+/// Whether kernels().conv_rows computes the node.
+bool runs_rows(const Tensor& node) {
+  if (node.op != Op::kConv2d || conv_channels(node).results > kMostRowChannels) return false;
+  const ConvAxis axis = conv_axis(node, 0, 0);
+  return axis.x_step == 1 && node.src[1]->strides[0] == sizeof(float) && (axis.taps - 1) * axis.x_tap <= kMostReach;
 }
 
 struct Phase {
@@ -65,7 +76,9 @@ struct Conv {
       : node(node),
         channels(conv_channels(node)),
         phases(conv_phases(node, 0) * conv_phases(node, 1)),
-        tiles(ceil_div(Phase(node, 0).results, kPixels)),
+        rows(runs_rows(node)),
+        pixels(rows ? kRowPixels : kPixels),
+        tiles(ceil_div(Phase(node, 0).results, pixels)),
         scattered(phases > 1) {
     const int64_t units = std::max<int64_t>(tiles * phases * channels.groups * node.shape[3], 1);
     const int64_t wanted = std::clamp<int64_t>(kUnitsPerPart * parts / units, 1, 1 + channels.results / kLeastChannels);
@@ -85,14 +98,21 @@ struct Conv {
   }
   /// Bytes between panels. This number is not a multiple of 4096, so that equal elements of all panels fit in a cache.
   static size_t panel_stride() { return product().bytes(kTerms) + 192; }
-  static size_t panel_bytes() { return panel_stride() * static_cast<size_t>(kPixels / kernels().panel_rows); }
+  size_t panel_bytes() const {
+    if (!rows) return panel_stride() * static_cast<size_t>(kPixels / kernels().panel_rows);
+    const ConvAxis axis = conv_axis(node, 0, 0);
+    const int64_t most = (kTerms / axis.taps + 2) * (kConvRun + (axis.taps - 1) * axis.x_tap);
+    return (static_cast<size_t>(most) * sizeof(float) + 63) / 64 * 64;
+  }
   size_t scratch_bytes() const {
     return panel_bytes() + (scattered ? static_cast<size_t>(kMostScattered * kPixels) * sizeof(float) : 0);
   }
 
   const Tensor& node;
   ConvChannels channels;
-  int64_t phases, tiles;
+  int64_t phases;
+  bool rows;  ///< whether kernels().conv_rows computes the node
+  int64_t pixels, tiles;
   bool scattered;  ///< whether the results of a phase have gaps
   int64_t unit_channels, channel_tiles;
 };
@@ -120,11 +140,11 @@ void copy_weights(const Conv& conv, const Phase& phase, int64_t channel, float* 
   }
   const auto to_f32 = traits(w.dtype).to_f32;
   for (int64_t input = 0; input < conv.channels.inputs; ++input) {
-    const std::byte* kernel = kernel_at(conv, input, channel);
-    for (int64_t i = 0; i < phase.taps; ++i) {
-      const auto [a0, a1] = std::pair(phase.axes[0], phase.axes[1]);
-      const int64_t tap0 = a0.tap_first + i % a0.taps * a0.tap_step, tap1 = a1.tap_first + i / a0.taps * a1.tap_step;
-      to_f32(kernel + tap0 * w.strides[0] + tap1 * w.strides[1], to++, 1);
+    const std::byte* const kernel = kernel_at(conv, input, channel);
+    const auto& [a0, a1] = phase.axes;
+    for (int64_t i1 = 0; i1 < a1.taps; ++i1) {
+      const std::byte* const row = kernel + (a1.tap_first + i1 * a1.tap_step) * w.strides[1];
+      for (int64_t i0 = 0; i0 < a0.taps; ++i0) to_f32(row + (a0.tap_first + i0 * a0.tap_step) * w.strides[0], to++, 1);
     }
   }
 }
@@ -159,10 +179,10 @@ Unit unit_of(const Conv& conv, int64_t i) {
             phases % conv.channels.groups,
             channel_tile * conv.unit_channels,
             0,
-            tile * kPixels,
+            tile * conv.pixels,
             0};
   unit.count = std::min(conv.unit_channels, conv.channels.results - unit.channel);
-  unit.pixels = std::min(kPixels, unit.phase.results - unit.first);
+  unit.pixels = std::min(conv.pixels, unit.phase.results - unit.first);
   unit.channel += unit.group * conv.channels.results;
   return unit;
 }
@@ -170,18 +190,21 @@ Unit unit_of(const Conv& conv, int64_t i) {
 /// Moves the sums of a unit from `sums` [channels][kPixels] to the result.
 void scatter(Tensor& node, const Unit& unit, const float* sums) {
   const auto& [w, h] = unit.phase.axes;
-  for (int64_t c = 0; c < unit.count; ++c, sums += kPixels) {
-    std::byte* const plane = row_at(node, {0, unit.channel + c, unit.batch});
-    for (int64_t i = 0; i < unit.pixels; ++i) {
-      const int64_t at0 = w.first + (unit.first + i) % w.results * w.step;
-      const int64_t at1 = h.first + (unit.first + i) / w.results * h.step;
-      std::memcpy(plane + at0 * node.strides[0] + at1 * node.strides[1], sums + i, sizeof(float));
+  int64_t row = unit.first / w.results, at = unit.first % w.results;
+  for (int64_t i = 0, n = 0; i < unit.pixels; i += n, at = 0, ++row) {
+    n = std::min(w.results - at, unit.pixels - i);
+    std::byte* to = row_at(node, {h.first + row * h.step, unit.channel, unit.batch});
+    for (int64_t c = 0; c < unit.count; ++c, to += node.strides[2]) {
+      auto* const results = reinterpret_cast<float*>(to) + w.first + at * w.step;
+      for (int64_t j = 0; j < n; ++j) results[j * w.step] = sums[c * kPixels + i + j];
     }
   }
 }
 
-/// Multiplies the panels of terms [k_begin, k_begin + k) by the weights of all channels of the unit.
-void multiply(const Conv& conv, const Unit& unit, PanelArgs args, std::byte* workspace, float* sums) {
+/// Multiplies the inputs of terms [k_begin, k_begin + k) by the weights of all channels of the unit.
+void multiply(const Conv& conv, const Unit& unit, const ConvPanels& inputs, PanelArgs args, std::byte* workspace,
+              float* sums) {
+  if (!conv.rows) kernels().conv_panels(inputs);
   const Tensor &node = conv.node, &w = *node.src[0];
   const bool in_place = reads_weights(node);
   const std::byte* b[kMostChannels];
@@ -196,23 +219,27 @@ void multiply(const Conv& conv, const Unit& unit, PanelArgs args, std::byte* wor
                              : reinterpret_cast<float*>(row_at(node, {0, channel, unit.batch})) + unit.first;
     }
     args.b = b, args.c = c;
-    Conv::product().multiply(args);
+    if (conv.rows) {
+      kernels().conv_rows(inputs, args);
+    } else {
+      Conv::product().multiply(args);
+    }
   }
 }
 
 void run_unit(const TeamContext& ctx, const Conv& conv, Tensor& node, const Unit& unit) {
   const Tensor& x = *node.src[1];
   std::byte* const panels = ctx.workspace + conv.copied_bytes() + conv.scratch_bytes() * static_cast<size_t>(ctx.part);
-  float* const sums = conv.scattered ? reinterpret_cast<float*>(panels + Conv::panel_bytes()) : nullptr;
+  float* const sums = conv.scattered ? reinterpret_cast<float*>(panels + conv.panel_bytes()) : nullptr;
   ConvPanels inputs{.axes = {unit.phase.axes[0], unit.phase.axes[1]}, .first = unit.first, .results = unit.pixels};
   inputs.x = reinterpret_cast<const float*>(row_at(x, {0, unit.group * conv.channels.inputs, unit.batch}));
   for (const int axis : {0, 1, 2}) inputs.x_strides[axis] = static_cast<int64_t>(x.strides[axis] / sizeof(float));
   inputs.panels = panels, inputs.panel_stride = Conv::panel_stride();
-  const int64_t all = conv.terms(unit.phase);
-  do {  // without terms, the product writes zeros
-    inputs.k = std::min(kTerms, all - inputs.k_begin);
-    kernels().conv_panels(inputs);
-    multiply(conv, unit,
+  const int64_t all = conv.terms(unit.phase), pieces = std::max<int64_t>(ceil_div(all, kTerms), 1);
+  const int64_t piece = ceil_div(all, pieces);  // pieces of almost equal size
+  do {                                          // without terms, the product writes zeros
+    inputs.k = std::min(piece, all - inputs.k_begin);
+    multiply(conv, unit, inputs,
              {.panel = panels,
               .panel_stride = inputs.panel_stride,
               .rows = unit.pixels,
@@ -221,7 +248,7 @@ void run_unit(const TeamContext& ctx, const Conv& conv, Tensor& node, const Unit
               .k_total = all,
               .add = inputs.k_begin > 0},
              ctx.workspace, sums);
-    inputs.k_begin += kTerms;
+    inputs.k_begin += piece;
   } while (inputs.k_begin < all);
   if (sums != nullptr) scatter(node, unit, sums);
 }
