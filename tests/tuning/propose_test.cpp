@@ -181,6 +181,34 @@ TEST(Propose, NamesDeviceAndMissingBytes) {
               ThrowsMessage<DeviceError>(HasSubstr("are missing: add devices")));
 }
 
+// Each branch has 4 blocks for 8 devices. In every layer, the branches run at the same time on different devices.
+TEST(Propose, DividesDevicesBetweenBranchesOfEveryLayer) {
+  constexpr int kLayers = 5;
+  std::string text = "input %x0 f32 [512]\n";
+  for (int i = 0; i < kLayers; ++i) {
+    for (const char branch : {'a', 'b'}) {
+      text += fmt::format("weight %up_{0}{1} f32 [512, 1024]\nweight %down_{0}{1} q4_k [1024, 512]\n", branch, i);
+    }
+    text += fmt::format(
+        "%p{0} = mul_mat(%up_a{0}, %x{0})\n%q{0} = unary(%p{0}) {{kind=gelu}}\n%r{0} = mul_mat(%down_a{0}, %q{0})\n"
+        "%s{0} = mul_mat(%up_b{0}, %x{0})\n%t{0} = mul(%s{0}, %s{0})\n%u{0} = mul_mat(%down_b{0}, %t{0})\n"
+        "%v{0} = add(%r{0}, %u{0})\n%x{1} = rms_norm(%v{0})\n",
+        i, i + 1);
+  }
+  TextGraph made(text + fmt::format("output %x{}\n", kLayers));
+  const Mesh mesh(8);
+  const Proposal proposal = propose_split_states(made.graph, mesh.devices, mesh.machine);
+  for (int i = 0; i < kLayers; ++i) {
+    for (int device = 0; device < 8; ++device) {
+      const auto has_part = [&](const char* name) {
+        return proposal.states.at(fmt::format("{}{}", name, i)).to_string().find(fmt::format("{{{}}}", device)) !=
+               std::string::npos;
+      };
+      EXPECT_NE(has_part("down_a"), has_part("down_b")) << "layer " << i << '\n' << to_string(proposal);
+    }
+  }
+}
+
 TEST(Propose, SplitsFusedGateAndUpInSegments) {
   TextGraph made(R"(
 input %x f32 [512]

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <set>
@@ -145,13 +146,11 @@ class Finder {
   std::optional<Walk> walked(const Start& start, int64_t unit, const models::ShareLedger& ledger, bool lenient) {
     const int64_t length = start.length();
     std::vector<double> wanted = ledger.wanted(static_cast<double>(length));
-    const auto given = ledger.given();
-    if (std::ranges::all_of(given, [](double elements) { return elements == 0; })) {
-      // In the first layer, a device without units of the latest coarse family is preferred, because it may be idle
-      // while the other devices compute this family.
-      for (size_t device = 0; device < wanted.size(); ++device) {
-        wanted[device] -= kTieBreak * static_cast<double>(unit) * coarse_[device];
-      }
+    // Among devices with equal deficits, a device with few units of this family is preferred, and then a device without
+    // units of the latest coarse family, because it may be idle while the other devices compute this family.
+    for (size_t device = 0; device < wanted.size(); ++device) {
+      const auto one = static_cast<double>(unit);
+      wanted[device] -= kTieBreak * one * (2 * std::floor(wanted[device] / one) + coarse_[device]);
     }
     Walk walk(index_, lenient);
     const auto counts = models::divide_units(ledger, std::move(wanted), length, unit);
