@@ -159,7 +159,8 @@ struct shoal_op;
 SHOAL_API shoal_status shoal_op_register(const struct shoal_op* op);
 SHOAL_API shoal_status shoal_op_unregister(const char* name);
 /* Checks shape inference, the CPU kernel and the sharding rule of a registered op with example graphs, each with one
- * node of the op. The text has one line for each finding, or is "op 'NAME' is correct". */
+ * node of the op. The text has one line for each finding, or starts with "op 'NAME' is correct". A note follows if
+ * the op has no rule. */
 SHOAL_API shoal_blob* shoal_op_check_text(const char* name, const char* const* graphs, size_t graph_count);
 
 /* ---- Backends: streams of work ---- */
@@ -255,7 +256,8 @@ typedef struct shoal_split_state {
  * makes the allocation fail with this status. The callback may call functions for tensors. */
 typedef shoal_status (*shoal_split_callback)(const shoal_tensor* tensor, shoal_split_state* state, void* user);
 
-/* Returns the layout of an input or node when a graph is planned, or when a cached plan is used. */
+/* Returns the layout of an input or node when a graph is planned, or when a cached plan is used. Also called for
+ * weights and caches. A constraint for one of them is an error, because the split-state callback defines its layout. */
 typedef int32_t shoal_constraint;
 enum {
   SHOAL_CONSTRAINT_NONE = 0,     /* shoal chooses the layout; the value before the call */

@@ -158,6 +158,7 @@ class MetaDeviceImpl final : public MetaDevice {
     return [this](const Tensor& tensor) -> std::optional<LayoutConstraint> {
       const auto answer = options_.constraints(tensor);
       if (!answer) return std::nullopt;
+      if (tensor.is_leaf() && tensor.is_persistent()) return LayoutConstraint{};  // a plan refuses this constraint
       require<InvalidArgument>(answer->factor > 0, "the hint for {} has the factor {}; give a number above 0",
                                tensor.name, answer->factor);
       Layout layout = to_layout(answer->state, tensor, static_cast<int>(members_.size()));

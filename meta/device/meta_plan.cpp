@@ -183,7 +183,10 @@ std::vector<MetaGraphPlan::Numbered> MetaGraphPlan::constraints_in(Graph& graph)
 
 bool MetaGraphPlan::fits(Graph& graph) const {
   if (*graph.topology() != *topology_ || constraints_in(graph) != constraints_) return false;
+  const ConstraintLookup lookup = static_cast<const MetaDevice&>(backend_.device()).constraints();
   return std::all_of(outside_.begin(), outside_.end(), [&](const Outside& outside) {
+    // A new plan reports the constraint of a weight or cache.
+    if (outside.persistent != nullptr && lookup && lookup(*outside.persistent)) return false;
     const auto number = static_cast<size_t>(outside.number);
     const Tensor& tensor = outside.persistent != nullptr ? *outside.persistent
                            : outside.is_node             ? *graph.nodes()[number]

@@ -13,11 +13,21 @@ bool is_weight_copy(const Tensor& input) {
 
 }  // namespace
 
+void check_unconstrained(const Tensor& tensor, const ConstraintLookup& lookup) {
+  require<InvalidArgument>(!lookup || !lookup(tensor),
+                           "{} has a constraint, but the split-state callback defines the layouts of weights and "
+                           "caches: return the split state there, and remove the constraint",
+                           describe(tensor));
+}
+
 std::vector<ConstrainedTensor> constraints_of(const GraphRange& range, int ranks, const ConstraintLookup& lookup) {
   std::vector<ConstrainedTensor> found;
   const auto ask = [&](const Tensor& tensor) { return lookup ? lookup(tensor) : std::nullopt; };
   for (const Tensor* input : range.graph->inputs()) {
-    if (is_weight_copy(*input)) continue;
+    if (is_weight_copy(*input)) {
+      check_unconstrained(*input, lookup);
+      continue;
+    }
     if (auto constraint = ask(*input)) found.push_back({input, *std::move(constraint)});
   }
   for (const Tensor* node : nodes_of(range)) {

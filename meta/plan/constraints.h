@@ -35,7 +35,7 @@ struct LayoutConstraint {
   bool operator==(const LayoutConstraint&) const = default;
 };
 
-/// Called once for each tensor of a range, except copies of weights. nullopt: no constraint.
+/// Called at least once for each tensor of a range. nullopt: no constraint.
 using ConstraintLookup = std::function<std::optional<LayoutConstraint>(const Tensor&)>;
 
 /// A tensor with a constraint, or a reshard node. A plan lists them with the conversions that they cause: the
@@ -48,6 +48,9 @@ struct ConstrainedTensor {
   int64_t bytes = 0;     ///< bytes of the collectives of these conversions (Step::bytes)
   double seconds = 0;    ///< predicted seconds of these conversions
 };
+
+/// Throws InvalidArgument if the weight, the cache or the copy of a weight has a constraint.
+void check_unconstrained(const Tensor& tensor, const ConstraintLookup& lookup);
 
 /// The constraints of the inputs of the graph and of the nodes of the range, inputs first. A reshard node gets a
 /// requirement from its text. Throws InvalidArgument for a text that is no layout of the node, and for a required

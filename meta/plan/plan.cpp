@@ -78,17 +78,6 @@ void add_placed(const Shards& shards, Role role, std::vector<RankPlan>& ranks) {
   }
 }
 
-/// Throws InvalidArgument if a weight or cache has a constraint.
-void check_unconstrained(std::span<const Tensor* const> outside, const ConstraintLookup& lookup) {
-  for (const Tensor* tensor : outside) {
-    const bool is_placed = tensor->is_leaf() && tensor->is_persistent();
-    require<InvalidArgument>(!is_placed || !lookup || !lookup(*tensor),
-                             "{} has a constraint, but the split-state callback defines the layouts of weights and "
-                             "caches: return the split state there, and remove the constraint",
-                             describe(*tensor));
-  }
-}
-
 /// Removes the constraints of inputs that an earlier range has placed. Throws InvalidArgument if such an input does not
 /// have its required layout.
 void drop_placed_inputs(std::vector<ConstrainedTensor>& constraints, const ShardLookup& placed) {
@@ -195,7 +184,9 @@ Plan make_plan(const GraphRange& range, const PlanContext& context, std::span<De
   };
   Plan plan;
   const std::vector<const Tensor*> outside = outside_tensors(range);
-  check_unconstrained(outside, context.constraints);
+  for (const Tensor* tensor : outside) {
+    if (tensor->is_leaf() && tensor->is_persistent()) check_unconstrained(*tensor, context.constraints);
+  }
   plan.constraints = constraints_of(range, ranks, context.constraints);
   drop_placed_inputs(plan.constraints, context.shards);
   const Propagation propagation = propagate(range, ranks, leaf_layout, context.costs, context.rules, plan.constraints);

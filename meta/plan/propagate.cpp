@@ -276,8 +276,9 @@ class Propagator {
     if (is_fixed && constraint->required) {
       fail<InvalidArgument>(
           "the required layout '{}' of {} contradicts the layout '{}' of the cache {}, into which {} writes; require "
-          "the layout of the cache, or read the result through reshard()",
-          wanted.to_string(), node.name, offer.choice.result.to_string(), node.storage()->name, name_of(node.op));
+          "the layout of the cache for {}, or read the result through reshard()",
+          wanted.to_string(), node.name, offer.choice.result.to_string(), node.storage()->name, name_of(node.op),
+          node.name);
     }
     if (!constraint->required) {
       Offer free = cheapest(node, nullptr, true);

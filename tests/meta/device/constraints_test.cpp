@@ -68,6 +68,42 @@ TEST(MetaConstraints, PlanIsNotReusedIfTheAnswersDiffer) {
   EXPECT_EQ(layout_of(*third->find("a")).to_string(), "split 0 [4:{0} 4:{1}]");
 }
 
+TEST(MetaConstraints, OfWeightsAreErrorsForNewAndCachedPlans) {
+  auto wanted = std::make_shared<std::optional<Constraint>>();
+  MetaOptions options;
+  options.constraints = [wanted](const Tensor& tensor) { return tensor.name == "w" ? *wanted : std::nullopt; };
+  test::CpuMesh mesh(2, {}, std::move(options));
+  const test::Loaded loaded(kGraph, *mesh.device);
+  Tensor* w = loaded.graph.find("w");
+  const auto make = [w] {
+    auto graph = std::make_unique<Graph>("product");
+    graph->output(mul_mat(*graph, w, graph->input("x", DType::kF32, {8, 6, 1, 1})));
+    return graph;
+  };
+  const auto backend = mesh.device->init();
+  const auto first = make(), second = make(), third = make();
+  const auto plan = backend->create_plan(*first);
+  EXPECT_TRUE(backend->update_plan(*plan, *second));
+  // The second state has the wrong number of ratios.
+  for (const SplitState& state : {SplitState::mirrored(), SplitState::by_ratio(0, {1, 1, 1})}) {
+    *wanted = Constraint::requirement(state);
+    EXPECT_FALSE(backend->update_plan(*plan, *third));
+    EXPECT_THAT([&] { backend->create_plan(*third); },
+                ThrowsMessage<InvalidArgument>(
+                    HasSubstr("w f32 [8, 4] has a constraint, but the split-state callback defines the layouts")));
+  }
+}
+
+TEST(MetaConstraints, OfCopiesOfWeightsAreErrors) {
+  test::CpuMesh mesh(2, {}, with({{"w", Constraint::requirement(SplitState::mirrored())}}));
+  TensorContext weights;
+  Graph graph("copies");
+  Tensor* copy = graph.copy_of(*weights.add("w", DType::kF32, {8, 4, 1, 1}), "w");
+  graph.output(mul_mat(graph, copy, graph.input("x", DType::kF32, {8, 6, 1, 1})));
+  EXPECT_THAT([&] { mesh.device->init()->create_plan(graph); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("w f32 [8, 4] has a constraint, but the split-state callback")));
+}
+
 TEST(MetaConstraints, AnInputOfAnEarlierRangeKeepsItsLayout) {
   auto state = std::make_shared<SplitState>(SplitState::even(1));
   MetaOptions options;
@@ -105,7 +141,8 @@ TEST(MetaConstraints, InvalidAnswersNameTheTensor) {
     return std::string();
   };
   EXPECT_THAT(error_with(Constraint::requirement(SplitState::split(0, {{3, 2}}))), HasSubstr("split state of y: "));
-  EXPECT_THAT(error_with(Constraint::requirement(SplitState::by_ratio(0, {1, 1, 1}))), HasSubstr("length 3, expected 2"));
+  EXPECT_THAT(error_with(Constraint::requirement(SplitState::by_ratio(0, {1, 1, 1}))),
+              HasSubstr("length 3, expected 2"));
   EXPECT_THAT(error_with(Constraint::hint(SplitState::even(0), 0)), HasSubstr("the hint for y has the factor 0"));
   EXPECT_EQ(error_with(Constraint::hint(SplitState::even(0))), "");
 }

@@ -109,7 +109,7 @@ TEST(MetaBufferOfHostMemory, WrapsContiguousShardsAndCopiesOthers) {
   EXPECT_THROW(mesh.device->buffer_from_host_ptr(nullptr, 8), InvalidArgument);
 }
 
-TEST(MetaBufferOfHostMemory, OnlyRank0WrapsCacheRowsOfSeveralRanks) {
+TEST(MetaBufferOfHostMemory, CachesAreWrappedByOneRankUnlessRanksHaveDifferentRows) {
   struct Case {
     const char* name;
     Role role;

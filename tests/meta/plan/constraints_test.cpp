@@ -230,7 +230,7 @@ input %ids i32 [2]
               Wanted(kWrite, {{"k", by_rows}}, {{"w", required(by_axis_0)}});
             }),
             "the required layout 'split 0 [4:{0} 4:{1}]' of w contradicts the layout 'split 1 [8:{0} 8:{1}]' of the "
-            "cache k, into which set_rows writes; require the layout of the cache, or read the result through "
+            "cache k, into which set_rows writes; require the layout of the cache for w, or read the result through "
             "reshard()");
   EXPECT_EQ(Wanted(kWrite, {{"k", by_rows}}, {{"w", hint(by_axis_0, 1e9)}}).of("w"), by_rows.to_string());
   EXPECT_EQ(Wanted(kWrite, {{"k", by_rows}}, {{"w", required(by_rows)}}).of("w"), by_rows.to_string());
