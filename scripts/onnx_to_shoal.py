@@ -8,7 +8,8 @@
 
 ONNX lists the outermost axis first, and shoal lists the innermost axis first: an image [n, c, h, w] has shoal's shape
 [w, h, c, n]. The names of inputs, outputs and weights are the names in the ONNX model. If a name contains a character
-other than A-Z, a-z, 0-9, '_', '.' and '-', the script replaces this character by '_'. Floats are f32, and integers and
+other than A-Z, a-z, 0-9, '_', '.' and '-', the script replaces this character by '_' and removes '_' and '.' at both ends.
+If another tensor has this name, the script appends _2, _3 and so on. Floats are f32, and integers and
 truth values are i32. docs/onnx.md lists the operators.
 
 If some nodes have no counterpart, the script prints one line for each of these nodes and exits with 1.

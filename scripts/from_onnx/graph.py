@@ -93,7 +93,7 @@ class Graph:
 
     def reserve(self, names):
         """Reserves the names of outputs, so that no later tensor has them."""
-        self._reserved = {name: self.unique(name) for name in names}
+        self._reserved = {name: self.unique(name) for name in dict.fromkeys(names)}
 
     def input(self, name, dtype, shape):
         tensor = Tensor(self.unique(name), dtype, shape, contiguous_strides(shape), "input")
@@ -124,7 +124,7 @@ class Graph:
         """Marks a tensor as an output. A leaf, a view and a second output of one node are copied first."""
         if tensor in self.outputs or tensor.op in ("input", "weight", "reshape", "slice", "permute"):
             tensor = self.emit("contiguous", [tensor], tensor.shape, out=tensor.dtype)
-        tensor.name = self._reserved.get(name) or self.unique(name)
+        tensor.name = self._reserved.pop(name, None) or self.unique(name)
         self.outputs.append(tensor)
 
     # --- views ---------------------------------------------------------------------------------------------------

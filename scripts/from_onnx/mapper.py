@@ -109,7 +109,7 @@ class Mapper:
         if "i32" not in (a.dtype, b.dtype) and (scaled := self.with_scalar(op, a, b)) is not None:
             return scaled
         (x, y), shape, dims = self.aligned([a, b])
-        if op == "div" and x.dtype == "i32":
+        if op == "div" and "i32" in (x.dtype, y.dtype):
             raise Unmapped("the operands are integers", "compute the quotient in floating point")
         node = self.graph.emit(op, [x, y], padded(dims), out=x.dtype)
         return self.value(self.fused_product(node), shape)

@@ -172,6 +172,8 @@ def summed(m, x, axes, mean):
     dims = shape if len(shape) <= 3 else [math.prod(shape[:-2]), *shape[-2:]]
     rows = m.floats(m.value(m.tensor(x, [*dims, count]), [*dims, count]))
     node = m.graph.emit("sum_rows", [rows], padded([*dims, 1]))
+    if mean and is_integer:  # 1 / count is rounded, so a product with it could be below the whole quotient
+        node, mean = m.graph.emit("div", [node, m.tensor(m.number(count))], node.shape), False
     result = m.scale(m.value(node, shape), 1 / count if mean else 1.0)
     return m.integers(result) if is_integer else result
 

@@ -81,6 +81,7 @@ class OperatorTest(unittest.TestCase):
         for name, array in expected.items():
             array = np.asarray(array)
             self.assertEqual(dtypes[name], "i32" if array.dtype.kind in "biu" else "f32", text)
+            self.assertEqual(found[name].dtype.kind in "biu", array.dtype.kind in "biu", text)
             self.assertEqual(found[name].size, array.size, text)
             np.testing.assert_allclose(
                 found[name].reshape(array.shape), array.astype(np.float64), 2e-5, 2e-6, err_msg=text
@@ -105,9 +106,12 @@ class OperatorTest(unittest.TestCase):
 
     def test_functions_of_integers_give_integers(self):
         i = {"i": (2, 3)}
-        for op in ("Abs", "Neg", "Sign", "Relu", "Identity", "Max", "Min", "ReduceSum", "ReduceSumSquare"):
+        for op in ("Abs", "Neg", "Sign", "Relu", "Identity", "ReduceSum", "ReduceSumSquare", "ReduceMean"):
             with self.subTest(op):
                 self.check([("Sub", "i three", {}, "s"), (op, "s", {})], i, {"three": np.array(3)}, {"i": I})
+        for op in ("Max", "Min", "Sum"):
+            with self.subTest(op):
+                self.check([("Sub", "i three", {}, "s"), (op, "s i", {})], i, {"three": np.array(3)}, {"i": I})
         for exponent in (1, 2, 3):
             self.one("Pow", i, {"exponent": np.array(exponent)}, {"i": I})
         self.one("Clip", i, {"least": np.array(1), "most": np.array(2)}, {"i": I})
