@@ -78,7 +78,7 @@ Values results_of(const Sizes& n, const Values& w, int64_t first, int64_t count,
   return eval.run(y, fmt::format("CPU0:threads={}", threads));
 }
 
-// Few and many channels are computed by different kernels. The sums have more terms than one piece of a sum.
+// conv_2d computes few and many channels with different kernels. Its sums have more terms than one piece of a sum.
 TEST(Convolution, ResultsDoNotDependOnOtherChannels) {
   for (const auto& [width, transpose] : {std::pair(19, false), {150, false}, {19, true}}) {
     const Sizes n{{3, 3, transpose ? 30 : 70, transpose ? 70 : 30},

@@ -48,6 +48,8 @@ const Conv2dSizes kConv2dSizes[] = {
     {"depthwise", {3, 3, 1, 18}, {32, 7, 18, 2}, {.pads = {1, 1, 1, 1}, .groups = 18}},
     {"depthwise with 2 results per channel", {5, 2, 1, 12}, {10, 7, 6, 1}, {.stride = {2, 1}, .groups = 6}},
     {"wide depthwise", {4, 3, 1, 3}, {331, 6, 3, 2}, {.pads = {5, 7, 1, 0}, .dilation = {3, 1}, .groups = 3}},
+    {"taps that span 65 elements", {65, 2, 1, 3}, {150, 4, 3, 1}, {.pads = {32, 32, 0, 0}, .groups = 3}},
+    {"taps that span 67 elements", {3, 2, 1, 2}, {150, 4, 2, 1}, {.dilation = {33, 1}, .groups = 2}},
     {"many terms", {3, 3, 130, 14}, {8, 9, 130, 1}, {.pads = {1, 1, 1, 1}}},
     {"many channels", {1, 1, 6, 101}, {5, 3, 6, 2}, {}},
     {"signal", {7, 1, 12, 5}, {1030, 1, 12, 1}, {.stride = {2, 1}, .pads = {3, 3, 0, 0}}},

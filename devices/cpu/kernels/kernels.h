@@ -42,7 +42,7 @@ struct PanelArgs {
   const std::byte* panel = nullptr;  ///< 64-byte aligned
   size_t panel_stride = 0;           ///< bytes between panels, used if rows > panel_rows
   int64_t rows = 0;                  ///< number of rows to compute
-  int64_t k_begin = 0;               ///< a multiple of kPanelStep
+  int64_t k_begin = 0;               ///< a multiple of kPanelStep; any number for f32
   int64_t k = 0;
   int64_t k_total = 0;  ///< number of elements of a whole column
   const std::byte* const* b = nullptr;

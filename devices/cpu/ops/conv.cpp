@@ -2,10 +2,11 @@
 // weights and a matrix of inputs. This matrix has one row per result and one element per tap and input channel. It is
 // never stored as a whole. Units of kPixels results of some channels are computed one after another:
 //
-//   1. kernels().conv_panels gathers the inputs of kPixels results into panels, kTerms elements of each row at a time
+//   1. kernels().conv_panels gathers the inputs of kPixels results into panels, at most kTerms elements of each row at a time
 //   2. the product of f32 panels (PanelKernels) multiplies the panels by rows of weights, which are its columns
 //
-// If a group has few result channels, kernels().conv_rows replaces both steps, and units have kRowPixels results.
+// kernels().conv_rows replaces both steps of conv_2d if a group has few result channels and the stride of axis 0 is 1.
+// Units then have kRowPixels results.
 //
 // The product needs f32 rows of weights with the order of terms of the panels. prepare() writes such rows, unless the
 // weights of conv_2d already have this form. The order of sums depends only on the weights' shape, so an element of the
