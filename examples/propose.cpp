@@ -9,12 +9,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <ctime>
 #include <exception>
 #include <span>
 #include <vector>
 
+#include "base/text.h"
 #include "machine/catalogue.h"
 #include "models/arch/model.h"
 #include "models/place/split_policy.h"
@@ -24,7 +24,9 @@
 using namespace shoal;
 
 static void compare(std::span<char*> arguments) {
-  const auto number = [&](size_t i, int64_t other) { return i < arguments.size() ? std::atoll(arguments[i]) : other; };
+  const auto number = [&](size_t i, int64_t other) {
+    return i < arguments.size() ? parse_integer("the argument", arguments[i], 1, INT64_MAX) : other;
+  };
   const int64_t rows = number(3, 4096), parts = number(4, 1), tokens = number(5, 1);
   const machine::MachineModel machine = machine::make_machine(arguments[1]);
   std::vector<Device*> devices;
@@ -54,7 +56,7 @@ static void compare(std::span<char*> arguments) {
 }
 
 int main(int argc, char** argv) try {
-  if (argc < 3) {
+  if (argc < 3 || argc > 7) {
     fmt::print(stderr, "usage: {} MODEL.gguf MACHINE [SHARES [ROWS [PARTS [TOKENS]]]]\n", argv[0]);
     return 2;
   }

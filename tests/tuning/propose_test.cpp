@@ -151,7 +151,7 @@ TEST(Propose, RefusesInvalidShares) {
   for (const std::vector<double>& shares :
        {std::vector<double>{1e308, 1e308}, {INFINITY, 1}, {NAN, 1}, {-1, 2}, {0, 0}}) {
     EXPECT_THAT([&] { TextGraph(kMlp).proposed(Mesh(2), {.shares = shares}); },
-                ThrowsMessage<InvalidArgument>(HasSubstr("must be finite and >= 0, and one must be above 0")));
+                ThrowsMessage<InvalidArgument>(HasSubstr("must be >= 0 and have a finite sum above 0")));
   }
 }
 

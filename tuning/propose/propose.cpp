@@ -105,7 +105,7 @@ class Problem {
     const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
     const bool all = std::ranges::all_of(shares, [](double share) { return share >= 0; });
     const bool valid = all && sum > 0 && std::isfinite(sum);
-    require<InvalidArgument>(valid, "[{}] the shares {} must be finite and >= 0, and one must be above 0", graph.name(),
+    require<InvalidArgument>(valid, "[{}] the shares {} must be >= 0 and have a finite sum above 0", graph.name(),
                              fmt::join(shares, ","));
     for (double& share : shares) share /= sum;
   }

@@ -69,7 +69,8 @@ Prediction predict_graph(Graph& graph, std::span<Device* const> devices, const m
 /// Finds split states for the weights and caches of the graph. Rank i is devices[i]; the machine has a device of the
 /// same name. Freezes the graph. Throws InvalidArgument in these cases:
 /// - there are no devices, or a device is not in the machine
-/// - the number of shares or of memory sizes differs from the number of devices; no share is above 0
+/// - the number of shares or of memory sizes differs from the number of devices
+/// - a share is negative, or the sum of the shares is 0 or not finite
 /// - two weights or caches of the graph have the same name
 /// - the machine has no product measurements for a dtype of the graph
 /// Throws DeviceError if the tensors do not fit. The message names the device with the most missing bytes:
