@@ -174,8 +174,11 @@ void register_ops(const shoal_ops& ops) {
 void unregister_op(std::string_view name) {
   const std::lock_guard lock(g_changing);
   Entry* entry = find_entry(name);
-  require<InvalidArgument>(entry != nullptr, "there is no external op '{}' to unregister; there are: {}", name,
-                           fmt::join(registered_ops(), ", "));
+  if (entry == nullptr) {
+    const std::string known = fmt::format("{}", fmt::join(registered_ops(), ", "));
+    fail<InvalidArgument>("there is no external op '{}' to unregister; there are: {}", name,
+                          known.empty() ? "none" : known);
+  }
   check_unused(*entry);
   entry->active.store(false, std::memory_order_release);
 }

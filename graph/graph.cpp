@@ -34,7 +34,7 @@ Tensor make_leaf(std::string name, DType dtype, const Shape& shape, Role role) {
 void check_node(const Tensor& node, const OpInfo& row) {
   const int count = static_cast<int>(node.src.size());
   require<InvalidArgument>(count >= row.min_src && (row.max_src < 0 || count <= row.max_src),
-                           "[{} {}] expected {} sources, got {}", row.name, node.name,
+                           "[{} {}] expected {}, got {}", row.name, node.name,
                            infer::source_counts(row.min_src, row.max_src), count);
   require<InvalidArgument>(node.params.index() == row.default_params.index(),
                            "[{} {}] expected the parameters of this op, got the parameters of another op", row.name,

@@ -26,7 +26,7 @@ void infer::external(Tensor& node) {
          fmt::join(registered_ops(), ", "));
   const shoal_op& functions = op->functions;
   const int count = static_cast<int>(node.src.size());
-  expect(count >= functions.min_sources && count <= functions.max_sources, "{} sources for op '{}', got {}",
+  expect(count >= functions.min_sources && count <= functions.max_sources, "{} for op '{}', got {}",
          source_counts(functions.min_sources, functions.max_sources), op->name, count);
   for (int i = 0; i < count && functions.strided == 0; ++i) {
     expect(node.src[i]->is_contiguous(), "contiguous sources for op '{}': add a node `contiguous` before source {}",

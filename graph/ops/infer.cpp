@@ -43,8 +43,9 @@ bool addressable(DType dtype, const Shape& shape) {
 }
 
 std::string source_counts(int least, int most) {
-  if (most < 0) return fmt::format("{} or more", least);
-  return least == most ? fmt::format("{}", least) : fmt::format("{} to {}", least, most);
+  if (most < 0) return fmt::format("{} or more sources", least);
+  if (least < most) return fmt::format("{} to {} sources", least, most);
+  return least == 1 ? "1 source" : fmt::format("{} sources", least);
 }
 
 std::string Expect::source_name(int source) const {

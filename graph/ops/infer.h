@@ -56,7 +56,7 @@ class Expect {
   std::string_view source_names_;
 };
 
-/// "2", "1 to 3" or "1 or more" (`most` < 0): the numbers of sources that an op accepts.
+/// "1 source", "1 to 3 sources" or "1 or more sources" (`most` < 0): the numbers of sources that an op accepts.
 std::string source_counts(int least, int most);
 
 /// Whether `whole` is a multiple of `part`. 0 divides only 0.

@@ -18,7 +18,7 @@ Tensor* get_rows(Graph& g, Tensor* table, Tensor* ids, SelectParams params = {},
 /// cache [x, r, h, z], rows f32 [x, i, h, z], ids i32 or i64 [i] -> a node that aliases the cache. Writes rows[:, j],
 /// converted to the cache's dtype, into row ids[j] of the cache for each (h, z). `cache` must be a persistent tensor or
 /// the result of another set_rows or set_slice on this tensor. `rows` must not be part of the cache. Ids outside [0, r)
-/// are skipped. If ids is [i, 1 or h, 1 or z], each (h, z) has its own list of ids.
+/// are skipped. ids may also be [i, 1 or h, 1 or z]. An axis with length h or z then has a list of ids for each index.
 Tensor* set_rows(Graph& g, Tensor* cache, Tensor* rows, Tensor* ids, SelectParams params = {}, std::string name = {});
 
 /// cache [...], x f32 with the lengths of the cache on all axes except `axis` -> a node that aliases the cache. Writes
@@ -156,7 +156,7 @@ Tensor* reshape(Graph& g, Tensor* x, Shape shape, std::string name = {});
 /// Selects `length` indices of one axis: begin, begin + step, begin + 2 * step, ...
 Tensor* slice(Graph& g, Tensor* x, SliceParams params, std::string name = {});
 Tensor* permute(Graph& g, Tensor* x, std::array<int, 4> axes, std::string name = {});
-/// The value of x. On a meta device, its layout is `layout`: "mirrored", "axis 1" (even), "axis 1 [3:{0} 2:{1}]".
+/// The value of x. On a meta device, its layout is `layout` (ReshardParams), such as "axis 1" or "mirrored".
 Tensor* reshard(Graph& g, Tensor* x, std::string layout, std::string name = {});
 /// Swaps axes 0 and 1.
 Tensor* transpose(Graph& g, Tensor* x, std::string name = {});

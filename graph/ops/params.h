@@ -303,8 +303,8 @@ struct PermuteParams {
   static constexpr auto fields() { return std::tuple(Param{"axes", &PermuteParams::axes}); }
 };
 
-/// The required layout of a node: "mirrored", "axis 1" (an even split over any number of devices), or
-/// "axis 1 [3:{0} 2:{1}]" (runs with their owners, see meta/layout/partition.h).
+/// The required layout of a node: "mirrored", "axis 1" (an even split over any number of devices), or runs with their
+/// owners (meta/layout/partition.h): "axis 1 [3:{0} 2:{1}]", which plans print as "split 1 [3:{0} 2:{1}]".
 struct ReshardParams {
   std::string layout = "mirrored";
   static constexpr auto fields() { return std::tuple(Param{"layout", &ReshardParams::layout}); }

@@ -48,7 +48,7 @@ TEST(DType, BytesOfTheLargestCountAreExactOrRefused) {
     const DTypeTraits& type = traits(static_cast<DType>(i));
     const int64_t blocks = INT64_MAX / type.block_elems, n = blocks * type.block_elems;
     if (static_cast<long double>(blocks) * static_cast<long double>(type.block_bytes) < 0x1p64L) {
-      EXPECT_EQ(bytes_for(type.dtype, n) / type.block_bytes, static_cast<size_t>(blocks)) << type.name;
+      EXPECT_EQ(bytes_for(type.dtype, n), static_cast<size_t>(blocks) * type.block_bytes) << type.name;
     } else {
       EXPECT_THROW(bytes_for(type.dtype, n), InvalidArgument) << type.name;
     }

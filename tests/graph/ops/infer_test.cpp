@@ -265,7 +265,7 @@ bool is_inside_storage(const Tensor& tensor) {
   return tensor.empty() || end <= static_cast<long double>(tensor.storage()->bytes());
 }
 
-TEST(InferTable, ExtremeParametersAreRefusedOrGiveValidResults) {
+TEST(InferTable, ExtremeParametersAreRefusedOrStayInsideStorage) {
   for (const Case& row : kResults) {
     Graph first;
     TensorContext leaves;
