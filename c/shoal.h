@@ -8,9 +8,9 @@
  * has one line with the function, the problem and the remedy. A NULL handle and an unknown enumerator are errors. A
  * pointer to a freed object is not detected.
  *
- * Ownership. The results of *_new, *_parse, *_load, *_init, *_allocate, *_save and *_text functions belong to the
- * caller, who calls the *_free function of their type. All *_free functions accept NULL. All other results are
- * borrowed.
+ * Ownership. The results of *_new, *_parse, *_load, *_init, *_init_by_name, *_allocate, *_save and *_text functions
+ * belong to the caller, who calls the *_free function of their type. All *_free functions accept NULL. All other
+ * results are borrowed.
  *
  * Structs whose first member is `size` may get more members in later versions. Create them with their SHOAL_..._INIT
  * macro, which sets `size` and the defaults. Members that a caller does not know have their defaults.

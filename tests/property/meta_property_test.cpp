@@ -72,7 +72,7 @@ class Features {
       if (node.src[2]->dtype == DType::kI64) found_.insert("set_rows with i64 ids");
     }
     if (writes(node) && writes(*node.src[0])) {
-      found_.insert("write after " + std::string(name_of(node.src[0]->op)));
+      found_.insert(op + " after " + std::string(name_of(node.src[0]->op)));
     }
     if (node.op == Op::kMulMatId) {
       if (!std::get<SelectParams>(node.params).ranges.empty()) found_.insert("experts in ranges");
@@ -142,8 +142,8 @@ TEST(RandomCases, ContainEveryFeature) {
                                "mul to bf16",
                                "experts in ranges",
                                "experts by computed ids",
-                               "write after set_rows",
-                               "write after set_slice",
+                               "set_rows after set_rows",
+                               "set_slice after set_slice",
                                "set_rows with i64 ids",
                                "set_rows with ids per head or batch",
                                "attention with a mask per head",
