@@ -143,6 +143,8 @@ TEST(RandomCases, ContainEveryFeature) {
                                "experts in ranges",
                                "experts by computed ids",
                                "set_rows after set_rows",
+                               "set_rows after set_slice",
+                               "set_slice after set_rows",
                                "set_slice after set_slice",
                                "set_rows with i64 ids",
                                "set_rows with ids per head or batch",

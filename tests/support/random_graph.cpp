@@ -328,13 +328,16 @@ class Generator : public RandomImages {
   Tensor* write(Tensor* cache, Tensor* rows) {
     const Shape& s = rows->shape;
     const auto slots = [&] { return ids("slots", cache->shape[1], {s[1], pick(4) ? 1 : s[2], pick(4) ? 1 : s[3], 1}); };
-    const bool in_order = s[1] <= cache->shape[1] && pick(4) == 0;
-    Tensor* written = in_order ? set_slice(graph_, cache, rows, {1, pick(cache->shape[1] - s[1] + 1), {}})
-                               : set_rows(graph_, cache, rows, slots());
+    const auto one = [&](Tensor* to, Tensor* from) {
+      const bool in_order = s[1] <= cache->shape[1] && pick(4) == 0;
+      return in_order ? set_slice(graph_, to, from, {1, pick(cache->shape[1] - s[1] + 1), {}})
+                      : set_rows(graph_, to, from, slots());
+    };
+    Tensor* written = one(cache, rows);
     if (pick(4) != 0) return written;
     const bool exact = traits(cache->dtype).is_quantized;
     Tensor* more = exact ? graph_.input(name("x"), DType::kF32, rows->shape) : fresh(rows->shape).tensor;
-    return set_rows(graph_, written, more, slots());
+    return one(written, more);
   }
 
   void make_moe() {
