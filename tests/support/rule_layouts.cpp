@@ -37,8 +37,8 @@ std::vector<Partition> partitions_of(int ranks, int64_t pieces) {
 /// A rank's addend of a Partial tensor: a fraction of the values plus a constant. The fractions of the ranks are
 /// unequal. For i32, rank 0 has the fraction 1. The constants of all ranks add up to zero.
 Values addend(const Values& values, DType dtype, int ranks, int rank) {
-  constexpr double kOfTwo[] = {0.6, 0.4}, kOfThree[] = {0.6, 0.3, 0.1}, kOffset[] = {0.5, -0.5, 0.0};
-  const double share = ranks == 2 ? kOfTwo[rank] : kOfThree[rank], offset = kOffset[rank];
+  const double share = 2.0 * (ranks - rank) / (ranks * (ranks + 1));
+  const double offset = ranks == 1 || rank > 1 ? 0.0 : rank == 0 ? 0.5 : -0.5;
   Values result(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     if (dtype == DType::kI32)
