@@ -122,8 +122,9 @@ class Finder {
     for (int64_t unit = 1; unit <= length / least; ++unit) {
       if (length % unit == 0 && length / unit <= most) out.push_back(unit);
     }
-    std::ranges::stable_partition(
-        out, [&](int64_t unit) { return unit % kVectorUnit == 0 && length / unit >= kManyUnits * sharers_; });
+    std::stable_partition(out.begin(), out.end(), [&](int64_t unit) {
+      return unit % kVectorUnit == 0 && length / unit >= kManyUnits * sharers_;
+    });
     return out;
   }
 

@@ -8,7 +8,7 @@ namespace {
 struct Larger {
   static constexpr float kStart = -__builtin_inff();
   /// NaN if one of the values is NaN.
-  static float apply(float a, float b) { return (b > a) | (b != b) ? b : a; }
+  static float apply(float a, float b) { return ((b > a) | (b != b)) ? b : a; }
 };
 struct Total {
   static constexpr float kStart = 0;
