@@ -1,5 +1,6 @@
-// Sums of convolutions without panels. A panel would contain a copy of an input for each tap. Here each row of inputs
-// is copied once per row of taps, and the taps of axis 0 read the copy at different positions.
+// Sums of convolutions with few result channels. Such sums need more time for the copies of the inputs than for the
+// products. A panel has a copy of an input for each tap. Here each row of inputs is copied once per row of taps, and
+// the taps of axis 0 read the copy at different positions.
 #include "devices/cpu/kernels/conv_panels.h"
 #include "devices/cpu/kernels/panel_tiles.h"
 

@@ -2,7 +2,8 @@
 // weights and a matrix of inputs. This matrix has one row per result and one element per tap and input channel. It is
 // never stored as a whole. Units of kPixels results of some channels are computed one after another:
 //
-//   1. kernels().conv_panels gathers the inputs of kPixels results into panels, at most kTerms elements of each row at a time
+//   1. kernels().conv_panels gathers the inputs of kPixels results into panels, at most kTerms elements of each row at
+//      a time
 //   2. the product of f32 panels (PanelKernels) multiplies the panels by rows of weights, which are its columns
 //
 // kernels().conv_rows replaces both steps of conv_2d if a group has few result channels and the stride of axis 0 is 1.
@@ -237,8 +238,8 @@ void run_unit(const TeamContext& ctx, const Conv& conv, Tensor& node, const Unit
   for (const int axis : {0, 1, 2}) inputs.x_strides[axis] = static_cast<int64_t>(x.strides[axis] / sizeof(float));
   inputs.panels = panels, inputs.panel_stride = Conv::panel_stride();
   const int64_t all = conv.terms(unit.phase), pieces = std::max<int64_t>(ceil_div(all, kTerms), 1);
-  const int64_t piece = ceil_div(all, pieces);  // pieces of almost equal size
-  do {                                          // without terms, the product writes zeros
+  const int64_t piece = ceil_div(all, pieces);
+  do {  // without terms, the product writes zeros
     inputs.k = std::min(piece, all - inputs.k_begin);
     multiply(conv, unit, inputs,
              {.panel = panels,
