@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <iterator>
 #include <unordered_map>
@@ -54,10 +55,12 @@ std::string leaf_statement(const Tensor& leaf, const Names& names) {
 }
 
 std::string node_statement(const Tensor& node, const Names& names) {
+  // Absent sources at the end are not printed.
+  const auto end = std::find_if(node.src.rbegin(), node.src.rend(), [](const Tensor* source) { return source; }).base();
   std::string sources;
-  for (const Tensor* source : node.src) {
+  for (auto source = node.src.begin(); source != end; ++source) {
     if (!sources.empty()) sources += ", ";
-    sources += source ? fmt::format("%{}", names(source)) : "_";
+    sources += *source != nullptr ? fmt::format("%{}", names(*source)) : "_";
   }
   const std::string params = params_to_string(node.op, node.params);
   return fmt::format("%{} = {}({}){}{}", names(&node), name_of(node.op), sources, params.empty() ? "" : " ", params);

@@ -87,6 +87,14 @@ Tensor* top_k(Graph& g, Tensor* x, int64_t k, std::string name = {});
 /// logarithm of the sum of e^score, including sinks. If the query sees no row, the lse is -inf.
 Tensor* attention(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* positions, Tensor* mask, Tensor* sinks,
                   AttentionParams params, std::string name = {});
+/// Attention of several sequences to the pages of a pool. k [d, s, h/g, z], v [e, s, h/g, z]: s rows are s /
+/// params.page pages. table i32 [w, y]: the pages of y sequences. sequences i32 [t]: the sequence of each query. Row r
+/// of sequence y is row r % page of page table[r / page, y]. positions i32 [t, z or 1] count the rows of a sequence. q
+/// has 1 batch or z batches. The other sources, and the result, are those of attention(). A query sees only rows below
+/// w * page. A query whose sequence is outside [0, y) sees no row. Pages of rows that a query sees must be in [0, s /
+/// page); rows of other pages are not seen.
+Tensor* paged_attention(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* positions, Tensor* sinks, Tensor* table,
+                        Tensor* sequences, AttentionParams params, std::string name = {});
 /// Merges attention results over parts of the rows (AttentionParams::parts) into the result over all rows.
 /// parts f32 [e + 1, h, t, z], lse f32 [y, h, t] -> [e, h, t]. `lse` has the values of all y parts. `parts` has z <= y
 /// of these parts. The result is the sum over `parts` of e^(part[e] - log(sum over y of e^lse)) * part[:e].
@@ -121,20 +129,31 @@ Tensor* group_norm(Graph& g, Tensor* x, int64_t groups, NormParams params, std::
 
 /// Ops with a state process the tokens of a batch in order. positions i32 [t]: a token at position 0 starts a sequence,
 /// so earlier tokens and the state do not affect this sequence. A token with a negative position is padding: its row of
-/// the result is zeros, and the padding does not affect other tokens or the state. All sources except positions are
-/// f32, and their rows (axis 0) are contiguous. The result holds one row for each token, then the new state.
+/// the result is zeros, and the padding does not affect other tokens or the state. All sources except the i32 sources
+/// are f32, and their rows (axis 0) are contiguous. The result holds one row for each token, then the new state.
 ///
-/// A causal convolution of each channel. x [c, t], weight [k, c], k >= 1, state [c, k - 1] -> [c, t + k - 1]. The state
-/// holds the k - 1 inputs before the batch, oldest first. Column i < t is the sum over j of weight[j] times the input
-/// that is k - 1 - j positions before token i (zero before the sequence's start). The last k - 1 columns are the latest
-/// k - 1 inputs.
-Tensor* causal_conv(Graph& g, Tensor* x, Tensor* weight, Tensor* state, Tensor* positions, std::string name = {});
+/// A batch can contain tokens of y sequences, each with its own state: see StateSlots. The result then holds one row
+/// for each token, then the new states of the y sequences, one after another. Without StateSlots, y = 1 and the state
+/// has one slot. All tokens of a sequence are consecutive, apart from padding. The result of a token does not depend on
+/// the tokens of other sequences.
+struct StateSlots {
+  Tensor* sequences = nullptr;  ///< i32 [t]: the sequence of each token, in [0, y); ignored for padding tokens
+  Tensor* slots = nullptr;      ///< i32 [y]: the slot that holds the state of each sequence; outside the slots: zeros.
+                                ///< The new state of a sequence without tokens is zeros.
+};
+/// A causal convolution of each channel. x [c, t], weight [k, c], k >= 1, state [c, (k - 1) * slots] ->
+/// [c, t + (k - 1) * y]. A slot holds the k - 1 inputs before the batch, oldest first. Column i < t is the sum over j
+/// of weight[j] times the input that is k - 1 - j positions before token i (zero before the sequence's start). The new
+/// state of a sequence is its latest k - 1 inputs.
+Tensor* causal_conv(Graph& g, Tensor* x, Tensor* weight, Tensor* state, Tensor* positions, std::string name = {},
+                    StateSlots slots = {});
 /// The gated delta rule (Yang et al. 2024, arXiv:2412.06464). q, k [d, g, t], v [d, h, t], g divides h. decay [h, t] is
-/// the logarithm of the decay factor, at most 0. beta [h, t]. state [d, d, h]: S of each head, as [key element, value
-/// element] -> [d, t + d, h]: one row for each token, then the new S. For each head:
+/// the logarithm of the decay factor, at most 0. beta [h, t]. state [d, d * slots, h]: S of each slot and head, as [key
+/// element, value element] -> [d, t + d * y, h]: one row for each token, then the new S of each sequence. For each
+/// head:
 ///   S *= e^decay; e = beta (v - S^T k); S += k e^T; row = S^T q.
 Tensor* gated_delta(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* decay, Tensor* beta, Tensor* state,
-                    Tensor* positions, GatedDeltaParams params, std::string name = {});
+                    Tensor* positions, GatedDeltaParams params, std::string name = {}, StateSlots slots = {});
 
 /// Converts x from any dtype to any other dtype (integers by value). The result is contiguous.
 Tensor* cast(Graph& g, Tensor* x, DType dtype, std::string name = {});

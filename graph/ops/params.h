@@ -242,10 +242,11 @@ struct AttentionParams {
   /// merge_attention merges the results of the parts. Each row of the result then has an additional element, the
   /// logarithm of the sum of e^score.
   int64_t parts = 0;
+  int64_t page = 0;  ///< number of kv rows per page; 0: the kv rows are the rows of one sequence, in order
   static constexpr auto fields() {
     return std::tuple(Param{"scale", &AttentionParams::scale}, Param{"softcap", &AttentionParams::softcap},
                       Param{"causal", &AttentionParams::causal}, Param{"window", &AttentionParams::window},
-                      Param{"parts", &AttentionParams::parts});
+                      Param{"parts", &AttentionParams::parts}, Param{"page", &AttentionParams::page});
   }
 };
 

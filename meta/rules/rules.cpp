@@ -233,10 +233,15 @@ std::string attention(const Tensor& node) {
   if (const Tensor* given = node.src[4]) {
     mask += " " + unless_one('h', given->shape[2]) + " " + unless_one('z', given->shape[3]);
   }
-  const std::string operands =
-      sources(node, {q, "(d) (s) " + heads + " z", "(e) (s) " + heads + " z", by_batch ? "t z" : "t", mask, "h"});
+  const std::string operands = sources(node, {q, "(d) (s) " + heads + " z", "(e) (s) " + heads + " z",
+                                              by_batch ? "t z" : "t", mask, "h", "(w) (y)", "t"});
   if (std::get<AttentionParams>(node.params).parts > 0) return operands + " -> (n) h t z";
   return operands + " -> (e) h t z" + linear(node, {2});
+}
+
+/// Channels are independent. A token depends on earlier tokens.
+std::string causal_conv(const Tensor& node) {
+  return sources(node, {"c (t)", "(k) c", "c (s)", "(t)", "(t)", "(y)"}) + " -> c (n)";
 }
 
 /// Heads are independent. Without `tiled`, heads that share a key head are adjacent. With `tiled`, head x uses key head
@@ -249,8 +254,9 @@ std::string gated_delta(const Tensor& node) {
     of_keys = "h";
     of_values = fmt::format("{}*h", heads / key_heads);
   }
-  return fmt::format("(d) {0} (t), (d) {0} (t), (d) {1} (t), {1} (t), {1} (t), (d) (e) {1}, (t) -> (d) (n) {1}",
-                     of_keys, of_values);
+  const std::string k = "(d) " + of_keys + " (t)", v = "(d) " + of_values + " (t)", share = of_values + " (t)";
+  return sources(node, {k, k, v, share, share, "(d) (e) " + of_values, "(t)", "(t)", "(y)"}) + " -> (d) (n) " +
+         of_values;
 }
 
 /// The letter of axis 0 or 1 of x and of the result in conv_2d and conv_transpose_2d. If each result depends on one
@@ -362,8 +368,7 @@ constexpr Row kRules[] = {
     {Op::kPool2d, pool_2d},
     {Op::kPad, pad},
     {Op::kUpsample, upsample},
-    // Channels are independent. A token depends on earlier tokens.
-    {Op::kCausalConv, "c (t), (k) c, c (s), (t) -> c (n)"},
+    {Op::kCausalConv, causal_conv},
     {Op::kGatedDelta, gated_delta},
     {Op::kConv2d, conv_2d},
     {Op::kConvTranspose2d, conv_transpose_2d},

@@ -42,7 +42,7 @@ TEST(Text, PrintsTheGoldenText) {
       "cache  %kc f16 [32, 512, 2]\n"
       "%h = mul_mat(%blk.0.attn_q, %x)                         # f32 [64, 4]\n"
       "%heads = reshape(%h) {shape=[32,2,4,1]}                 # f32 [32, 2, 4]\n"
-      "%r = rope(%heads, %pos, _) {dims=32, mode=halves}       # f32 [32, 2, 4]\n"
+      "%r = rope(%heads, %pos) {dims=32, mode=halves}          # f32 [32, 2, 4]\n"
       "%permute_3 = permute(%r) {axes=[0,2,1,3]}               # f32 [32, 4, 2]\n"
       "%stored = set_rows(%kc, %permute_3, %pos)               # f16 [32, 512, 2]\n"
       "output %stored\n";
@@ -106,10 +106,10 @@ const char* const kNodes[] = {
     "%y = glu(%x, %x) {kind=geglu_quick}",
     "%y = rms_norm(%x) {eps=1e-06}",
     "%y = layer_norm(%x) {eps=0.33333334}",
-    "%y = soft_max(%x, %x, _) {scale=0.088388346}",
+    "%y = soft_max(%x, %x) {scale=0.088388346}",
     ("%y = rope(%e, %p, %f) {dims=4, mode=halves, base=500000, freq_scale=0.25, ext_factor=1, attn_factor=1.1, "
      "beta_fast=33, beta_slow=2, original_context=8192, truncate=false}"),
-    "%y = rope(%e, %p, _) {dims=2, offset=1}",
+    "%y = rope(%e, %p) {dims=2, offset=1}",
     "%y = sum_rows(%x)",
     "%y = argmax(%x)",
     "%y = top_k(%x) {k=2}",

@@ -74,7 +74,7 @@ TEST(Builders, SetSourcesAndParametersOfProductsAndElementWiseOps) {
             "%r7 = unary(%b) {kind=silu}\n"
             "%r8 = clamp(%b) {min=-1, max=7}\n"
             "%r9 = glu(%b, %a) {kind=geglu}\n"
-            "%r10 = glu(%b, _) {kind=reglu}\n");
+            "%r10 = glu(%b) {kind=reglu}\n");
 }
 
 TEST(Builders, SetSourcesAndParametersOfNormsRopeAndAttention) {
@@ -107,8 +107,8 @@ TEST(Builders, SetSourcesAndParametersOfNormsRopeAndAttention) {
             "%r6 = argmax(%x)\n"
             "%r7 = top_k(%x) {k=3}\n"
             "%r9 = attention(%x, %k, %k, %p, %am, %s) {scale=0.5, softcap=30, causal=true, window=16}\n"
-            "%r10 = attention(%x, %k, %k, _, %am, _)\n"
-            "%r11 = attention(%x, %k, %k, _, _, _) {parts=2}\n"
+            "%r10 = attention(%x, %k, %k, _, %am)\n"
+            "%r11 = attention(%x, %k, %k) {parts=2}\n"
             "%r12 = merge_attention(%r11, %l)\n");
 }
 

@@ -115,6 +115,9 @@ const Case kResults[] = {
     {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 20, 2, 3]\ncache %v f16 [12, 20, 2, 3]\ninput %p i32 [5, 3]\n"
      "%y = attention(%q, %k, %v, %p) {causal=true, parts=4}",
      "f32 [13, 8, 5, 3]"},
+    {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 96, 2]\ncache %v f16 [12, 96, 2]\ninput %p i32 [5]\n"
+     "input %t i32 [2, 3]\ninput %s i32 [5]\n%y = attention(%q, %k, %v, %p, _, _, %t, %s) {causal=true, page=32}",
+     "f32 [12, 8, 5]"},
     {"input %x f32 [13, 8, 5, 3]\ninput %l f32 [4, 8, 5]\n%y = merge_attention(%x, %l)", "f32 [12, 8, 5]"},
     {"input %x f32 [1, 8, 5, 0]\ninput %l f32 [0, 8, 5]\n%y = merge_attention(%x, %l)", "f32 [0, 8, 5]"},
     // convolutions
@@ -137,6 +140,9 @@ const Case kResults[] = {
     {"input %x f32 [8]\nweight %w f32 [1, 8]\ninput %s f32 [8, 0]\ninput %p i32 [1]\n"
      "%y = causal_conv(%x, %w, %s, %p)",
      "f32 [8]"},
+    {"input %x f32 [8, 5]\nweight %w f32 [4, 8]\ninput %s f32 [8, 21]\ninput %p i32 [5]\ninput %q i32 [5]\n"
+     "input %l i32 [2]\n%y = causal_conv(%x, %w, %s, %p, %q, %l)",
+     "f32 [8, 11]"},
     {"input %x f32 [8, 0]\nweight %w f32 [4, 8]\ninput %s f32 [8, 3]\ninput %p i32 [0]\n"
      "%y = causal_conv(%x, %w, %s, %p)",
      "f32 [8, 3]"},
@@ -144,6 +150,10 @@ const Case kResults[] = {
      "input %b f32 [6, 5]\ninput %s f32 [8, 8, 6]\ninput %p i32 [5]\n"
      "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p) {tiled=true}",
      "f32 [8, 13, 6]"},
+    {"input %q f32 [8, 2, 5]\ninput %k f32 [8, 2, 5]\ninput %v f32 [8, 6, 5]\ninput %a f32 [6, 5]\n"
+     "input %b f32 [6, 5]\ninput %s f32 [8, 40, 6]\ninput %p i32 [5]\ninput %q1 i32 [5]\ninput %l i32 [3]\n"
+     "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p, %q1, %l)",
+     "f32 [8, 29, 6]"},
     {"input %q f32 [8, 0, 5]\ninput %k f32 [8, 0, 5]\ninput %v f32 [8, 0, 5]\ninput %a f32 [0, 5]\n"
      "input %b f32 [0, 5]\ninput %s f32 [8, 8, 0]\ninput %p i32 [5]\n"
      "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p)",
@@ -448,6 +458,24 @@ const Case kErrors[] = {
      "%y = causal_conv(%x, %w, %s, %p)",
      "[causal_conv y] expected at least one weight per channel, got 0 "
      "(x: x f32 [8, 5], weight: w f32 [0, 8], state: s f32 [8, 0], positions: p i32 [5])"},
+    {"input %x f32 [8, 5]\nweight %w f32 [4, 8]\ninput %s f32 [8, 20]\ninput %p i32 [5]\ninput %q i32 [5]\n"
+     "input %l i32 [2]\n%y = causal_conv(%x, %w, %s, %p, %q, %l)",
+     "[causal_conv y] expected state of shape [8, 21], got [8, 20] "
+     "(x: x f32 [8, 5], weight: w f32 [4, 8], state: s f32 [8, 20], positions: p i32 [5], sequences: q i32 [5], "
+     "slots: l i32 [2])"},
+    {"input %x f32 [8, 5]\nweight %w f32 [4, 8]\ninput %s f32 [8, 3]\ninput %p i32 [5]\ninput %q i32 [5]\n"
+     "%y = causal_conv(%x, %w, %s, %p, %q)",
+     "[causal_conv y] expected both sequences and slots, or neither "
+     "(x: x f32 [8, 5], weight: w f32 [4, 8], state: s f32 [8, 3], positions: p i32 [5], sequences: q i32 [5])"},
+    {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 90, 2]\ninput %p i32 [5]\ninput %t i32 [2, 3]\ninput %s i32 [5]\n"
+     "%y = attention(%q, %k, %k, %p, _, _, %t, %s) {page=32}",
+     "[attention y] expected whole pages of 32 rows, got 90 rows "
+     "(q: q f32 [16, 5, 8], k: k f16 [16, 90, 2], v: k f16 [16, 90, 2], positions: p i32 [5], table: t i32 [2, 3], "
+     "sequences: s i32 [5])"},
+    {"input %q f32 [16, 5, 8]\ncache %k f16 [16, 96, 2]\ninput %p i32 [5]\n"
+     "%y = attention(%q, %k, %k, %p) {page=32}",
+     "[attention y] expected a table and sequences if page > 0, and neither otherwise "
+     "(q: q f32 [16, 5, 8], k: k f16 [16, 96, 2], v: k f16 [16, 96, 2], positions: p i32 [5])"},
     {"input %x f16 [8, 5]\nweight %w f32 [4, 8]\ninput %s f32 [8, 3]\ninput %p i32 [5]\n"
      "%y = causal_conv(%x, %w, %s, %p)",
      "[causal_conv y] expected x of dtype f32, got f16 "

@@ -93,15 +93,15 @@ const BrokenRule kBroken[] = {
     {"input %x f32 [8, 3, 5]\ninput %p i32 [5]\n%y = rope(%x, %p, _) {dims=8}", "d h t, t, - -> d h t | linear 0",
      "factor d", false},
     {"input %x f32 [5, 3]\n%y = argmax(%x)", "a b -> 1 b | sum a", "factor a", false},
-    {"input %q f32 [4, 3, 2]\ninput %k f32 [4, 5, 2]\ninput %v f32 [6, 5, 2]\n%y = attention(%q, %k, %v, _, _, _)",
-     "(d) t h, (d) s h, (e) s h, -, -, - -> (e) h t | sum s | linear 2", "factor s", false},
-    {"input %q f32 [4, 3, 2]\ninput %k f32 [4, 5, 2]\ninput %v f32 [6, 5, 2]\n%y = attention(%q, %k, %v, _, _, _)",
-     "d t h, d (s) h, (e) (s) h, -, -, - -> (e) h t | sum d | linear 2", "factor d", false},
+    {"input %q f32 [4, 3, 2]\ninput %k f32 [4, 5, 2]\ninput %v f32 [6, 5, 2]\n%y = attention(%q, %k, %v)",
+     "(d) t h, (d) s h, (e) s h, -, -, -, -, - -> (e) h t | sum s | linear 2", "factor s", false},
+    {"input %q f32 [4, 3, 2]\ninput %k f32 [4, 5, 2]\ninput %v f32 [6, 5, 2]\n%y = attention(%q, %k, %v)",
+     "d t h, d (s) h, (e) (s) h, -, -, -, -, - -> (e) h t | sum d | linear 2", "factor d", false},
     {"cache %c f32 [4, 7]\ninput %x f32 [4, 3]\ninput %i i32 [3]\n%y = set_rows(%c, %x, %i)",
      "x [r], x i, i -> x [r] | sum i", "factor i", false},
     // A rule with letters on wrong axes. The wrong axes have the correct lengths.
-    {"input %q f32 [4, 3, 3]\ninput %k f32 [4, 5, 3]\ninput %v f32 [6, 5, 3]\n%y = attention(%q, %k, %v, _, _, _)",
-     "(d) t h, (d) (s) h, (e) (s) h, -, -, - -> (e) t h | linear 2", "factor h", false},
+    {"input %q f32 [4, 3, 3]\ninput %k f32 [4, 5, 3]\ninput %v f32 [6, 5, 3]\n%y = attention(%q, %k, %v)",
+     "(d) t h, (d) (s) h, (e) (s) h, -, -, -, -, - -> (e) t h | linear 2", "factor h", false},
     // Rules that wrongly declare a source as linear. `relu` and `abs` are linear for positive multiples of x. So
     // addends that are positive multiples of x do not reveal the error.
     {"input %x f32 [5, 3]\n%y = unary(%x) {kind=relu}", "a b -> a b | linear 0", "linear 0", false},
