@@ -494,27 +494,47 @@ void add_merge_attention(Cases& cases) {
 struct ConvSizes {
   const char* name;
   int64_t channels, tokens, taps;
+  int64_t sequences = 0, slots = 1;  ///< without sequences: no StateSlots
 };
-constexpr ConvSizes kConvSizes[] = {{"one token", 70, 1, 4},    {"prompt", 1100, 61, 4},   {"few channels", 3, 5, 2},
-                                    {"one channel", 1, 9, 5},   {"one weight", 33, 17, 1}, {"long window", 17, 3, 11},
-                                    {"no tokens", 40, 0, 4},    {"no channels", 0, 5, 4},  {"nothing", 5, 0, 1},
-                                    {"many tokens", 20, 700, 3}};
+constexpr ConvSizes kConvSizes[] = {{"one token", 70, 1, 4},
+                                    {"prompt", 1100, 61, 4},
+                                    {"few channels", 3, 5, 2},
+                                    {"one channel", 1, 9, 5},
+                                    {"one weight", 33, 17, 1},
+                                    {"long window", 17, 3, 11},
+                                    {"no tokens", 40, 0, 4},
+                                    {"no channels", 0, 5, 4},
+                                    {"nothing", 5, 0, 1},
+                                    {"many tokens", 20, 700, 3},
+                                    {"sequences", 600, 61, 4, 3, 5},
+                                    {"tokens of many sequences", 33, 16, 4, 16, 20},
+                                    {"one of many slots", 40, 9, 3, 1, 6},
+                                    {"sequences, one weight", 33, 17, 1, 3, 2},
+                                    {"idle sequences", 17, 3, 11, 9, 4},
+                                    {"sequences without tokens", 40, 0, 4, 3, 5}};
+
+/// The sources of StateSlots for a batch of `tokens` tokens.
+StateSlots state_slots(Graph& g, int64_t tokens, int64_t sequences) {
+  if (sequences == 0) return {};
+  return {plain(g, DType::kI32, {tokens, 1, 1, 1}, "sequences"), plain(g, DType::kI32, {sequences, 1, 1, 1}, "slots")};
+}
 
 void add_causal_conv(Cases& cases) {
   for (const ConvSizes& n : kConvSizes) {
-    const Shape state{n.channels, n.taps - 1, 1, 1};
+    const int64_t rows = (n.taps - 1) * n.slots;
+    const Shape state{n.channels, rows, 1, 1};
     const auto conv = [=](Graph& g, TensorContext& w, Tensor* x, Tensor* before) {
       return causal_conv(g, x, w.add("weight", DType::kF32, {n.taps, n.channels, 1, 1}), before,
-                         plain(g, DType::kI32, {n.tokens, 1, 1, 1}, "pos"));
+                         plain(g, DType::kI32, {n.tokens, 1, 1, 1}, "pos"), {}, state_slots(g, n.tokens, n.sequences));
     };
     add_case(cases, Op::kCausalConv, n.name, [=](Graph& g, TensorContext& w) {
       return conv(g, w, plain(g, DType::kF32, {n.channels, n.tokens, 1, 1}), plain(g, DType::kF32, state, "state"));
     });
     add_case(cases, Op::kCausalConv, std::string(n.name) + ", views", [=](Graph& g, TensorContext& w) {
       Tensor* x = plain(g, DType::kF32, {n.channels + 5, n.tokens + 1, 1, 1});
-      Tensor* kept = w.add("kept", DType::kF32, {n.channels + 3, n.taps + 1, 1, 1}, Role::kCache);
+      Tensor* kept = w.add("kept", DType::kF32, {n.channels + 3, rows + 2, 1, 1}, Role::kCache);
       return conv(g, w, slice(g, slice(g, x, {0, 2, n.channels}), {1, 1, n.tokens}),
-                  slice(g, slice(g, kept, {0, 3, n.channels}), {1, 2, n.taps - 1}));
+                  slice(g, slice(g, kept, {0, 3, n.channels}), {1, 2, rows}));
     });
   }
 }
@@ -522,15 +542,29 @@ void add_causal_conv(Cases& cases) {
 struct DeltaSizes {
   const char* name;
   int64_t size, key_heads, heads, tokens;
+  int64_t sequences = 0, slots = 1;  ///< without sequences: no StateSlots
 };
-constexpr DeltaSizes kDeltaSizes[] = {{"one token", 128, 2, 4, 1},    {"few tokens", 64, 1, 2, 3},
-                                      {"prompt", 128, 1, 2, 70},      {"many tokens", 16, 2, 2, 300},
-                                      {"size 3", 3, 2, 6, 5},         {"size 5", 5, 3, 3, 40},
-                                      {"size 17", 17, 1, 3, 33},      {"size 17, one token", 17, 2, 2, 1},
-                                      {"size 1", 1, 2, 4, 37},        {"size 72", 72, 2, 4, 100},
-                                      {"no tokens", 17, 1, 2, 0},     {"no heads", 8, 0, 0, 3},
-                                      {"no value heads", 8, 2, 0, 3}, {"no size", 0, 1, 2, 3},
-                                      {"large", 256, 1, 1, 40}};
+constexpr DeltaSizes kDeltaSizes[] = {{"one token", 128, 2, 4, 1},
+                                      {"few tokens", 64, 1, 2, 3},
+                                      {"prompt", 128, 1, 2, 70},
+                                      {"many tokens", 16, 2, 2, 300},
+                                      {"size 3", 3, 2, 6, 5},
+                                      {"size 5", 5, 3, 3, 40},
+                                      {"size 17", 17, 1, 3, 33},
+                                      {"size 17, one token", 17, 2, 2, 1},
+                                      {"size 1", 1, 2, 4, 37},
+                                      {"size 72", 72, 2, 4, 100},
+                                      {"no tokens", 17, 1, 2, 0},
+                                      {"no heads", 8, 0, 0, 3},
+                                      {"no value heads", 8, 2, 0, 3},
+                                      {"no size", 0, 1, 2, 3},
+                                      {"large", 256, 1, 1, 40},
+                                      {"sequences", 128, 1, 2, 70, 3, 5},
+                                      {"tokens of many sequences", 64, 2, 4, 16, 16, 20},
+                                      {"sequences of size 17", 17, 1, 3, 33, 4, 3},
+                                      {"sequences of few tokens", 72, 2, 4, 6, 2, 3},
+                                      {"idle sequences", 32, 1, 2, 5, 9, 4},
+                                      {"sequences without tokens", 17, 1, 2, 0, 3, 5}};
 
 struct DeltaSources {
   Tensor *q, *k, *v, *decay, *beta, *state;
@@ -540,7 +574,7 @@ DeltaSources plain_delta(Graph& g, const DeltaSizes& n) {
   const auto f32 = [&](const char* name, Shape shape) { return plain(g, DType::kF32, shape, name); };
   const Shape keys{n.size, n.key_heads, n.tokens, 1}, shares{n.heads, n.tokens, 1, 1};
   return {f32("q", keys),       f32("k", keys),      f32("v", {n.size, n.heads, n.tokens, 1}),
-          f32("decay", shares), f32("beta", shares), f32("state", {n.size, n.size, n.heads, 1})};
+          f32("decay", shares), f32("beta", shares), f32("state", {n.size, n.size * n.slots, n.heads, 1})};
 }
 
 /// The sources are views, as in models. The `q`, `k` and `v` of a token are adjacent in memory. `decay` is transposed,
@@ -549,14 +583,15 @@ DeltaSources delta_views(Graph& g, TensorContext& w, const DeltaSizes& n) {
   Tensor* qkv = plain(g, DType::kF32, {n.size, 2 * n.key_heads + n.heads, n.tokens, 1}, "qkv");
   Tensor* shares = plain(g, DType::kF32, {n.tokens, n.heads, 1, 1}, "decay");
   Tensor* betas = plain(g, DType::kF32, {n.heads + 2, n.tokens, 1, 1}, "beta");
-  Tensor* kept = w.add("kept", DType::kF32, {n.size * n.size * n.heads + 7, 3, 1, 1}, Role::kCache);
-  Tensor* row = slice(g, slice(g, kept, {1, 1, 1}), {0, 7, n.size * n.size * n.heads});
+  const int64_t elements = n.size * n.size * n.slots * n.heads;
+  Tensor* kept = w.add("kept", DType::kF32, {elements + 7, 3, 1, 1}, Role::kCache);
+  Tensor* row = slice(g, slice(g, kept, {1, 1, 1}), {0, 7, elements});
   return {slice(g, qkv, {1, 0, n.key_heads}),
           slice(g, qkv, {1, n.key_heads, n.key_heads}),
           slice(g, qkv, {1, 2 * n.key_heads, n.heads}),
           transpose(g, shares),
           slice(g, betas, {0, 1, n.heads}),
-          reshape(g, row, {n.size, n.size, n.heads, 1})};
+          reshape(g, row, {n.size, n.size * n.slots, n.heads, 1})};
 }
 
 void add_gated_delta(Cases& cases) {
@@ -565,7 +600,8 @@ void add_gated_delta(Cases& cases) {
       if (tiled && n.heads <= n.key_heads) continue;
       const auto delta = [=](Graph& g, const DeltaSources& s) {
         Tensor* positions = plain(g, DType::kI32, {n.tokens, 1, 1, 1}, "pos");
-        return gated_delta(g, s.q, s.k, s.v, s.decay, s.beta, s.state, positions, {tiled});
+        return gated_delta(g, s.q, s.k, s.v, s.decay, s.beta, s.state, positions, {tiled}, {},
+                           state_slots(g, n.tokens, n.sequences));
       };
       const std::string name = fmt::format("{}{}", n.name, tiled ? ", tiled" : "");
       add_case(cases, Op::kGatedDelta, name, [=](Graph& g, TensorContext&) { return delta(g, plain_delta(g, n)); },
@@ -649,11 +685,11 @@ void add_movement(Cases& cases) {
 
 Cases make_cases() {
   Cases cases;
-  for (void (*add_some)(Cases&) : {add_get_rows, add_set_rows, add_mul_mat, add_binary, add_elementwise, add_glu,
-                                   add_rows, add_soft_max, add_rope, add_attention, add_attention_parts,
-                                   add_merge_attention, add_causal_conv, add_gated_delta, add_cast, add_movement,
-                                   add_compare, add_where, add_pool, add_pad, add_upsample, add_extended_cases,
-                                   add_convolutions}) {
+  for (void (*add_some)(Cases&) :
+       {add_get_rows,    add_set_rows,    add_mul_mat,  add_binary,         add_elementwise,     add_glu,
+        add_rows,        add_soft_max,    add_rope,     add_attention,      add_attention_parts, add_merge_attention,
+        add_causal_conv, add_gated_delta, add_cast,     add_movement,       add_compare,         add_where,
+        add_pool,        add_pad,         add_upsample, add_extended_cases, add_convolutions}) {
     add_some(cases);
   }
   return cases;

@@ -1,10 +1,11 @@
 // causal_conv and gated_delta must give the same results for a whole batch and for consecutive parts of the batch. The
 // result of a token must not depend on padding, on later tokens, or on the tokens and the state before the beginning of
-// the sequence. All these values may be NaN.
+// the sequence. All these values may be NaN. The sequences of a batch must not affect each other.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "graph/ops/ops.h"
@@ -25,16 +26,54 @@ struct Rows {
     std::uniform_real_distribution<double> between(low, high);
     for (double& value : values) value = between(random);
   }
-  Values of(int64_t first, int64_t count) const {
-    return {values.begin() + first * width, values.begin() + (first + count) * width};
+  /// The elements of some tokens. A token is NaN if its number is negative.
+  Values of(const std::vector<int64_t>& tokens) const {
+    Values result;
+    for (const int64_t token : tokens) {
+      for (int64_t i = 0; i < width; ++i) result.push_back(token < 0 ? kNaN : values[token * width + i]);
+    }
+    return result;
   }
   void set(int64_t token, double value) { std::fill_n(values.begin() + token * width, width, value); }
 };
 
-/// Result of an op for some tokens: the rows of these tokens, and the new state.
-struct Run {
-  Values rows, state;
+/// Tokens of an op that are processed together. Each element of `states` is the state of a slot. Without `sequences`,
+/// the batch has no StateSlots, and `states` has one element.
+struct Batch {
+  std::vector<int64_t> tokens;
+  Values positions;
+  std::vector<Values> states;
+  Values sequences, slots;
+
+  int64_t size() const { return static_cast<int64_t>(tokens.size()); }
+  StateSlots state_slots(Eval& eval) const {
+    if (slots.empty()) return {};
+    return {eval.integers(sequences), eval.integers(slots)};
+  }
 };
+
+/// Result of an op for a batch: the rows of the tokens, and the new state of each sequence.
+struct Run {
+  Values rows;
+  std::vector<Values> states;
+};
+
+/// Runs tokens [first, first + count) of `op` as a batch without StateSlots.
+template <class Op>
+Run run_part(const Op& op, int64_t first, int64_t count, const Values& state) {
+  Batch batch{std::vector<int64_t>(count), {}, {state}, {}, {}};
+  std::iota(batch.tokens.begin(), batch.tokens.end(), first);
+  batch.positions.assign(op.positions.begin() + first, op.positions.begin() + first + count);
+  return op.run(batch);
+}
+
+Values part(const Values& values, int64_t begin, int64_t count) {
+  return {values.begin() + begin, values.begin() + begin + count};
+}
+
+void append(const Values& values, Values& to) {
+  to.insert(to.end(), values.begin(), values.end());
+}
 
 class Conv {
  public:
@@ -44,14 +83,21 @@ class Conv {
       : positions(std::move(positions)), x_(kWidth, tokens(), -1, 1, 1), weight_(kWidth, kTaps, -1, 1, 2) {}
   int64_t tokens() const { return static_cast<int64_t>(positions.size()); }
   void set(int64_t token, double value) { x_.set(token, value); }
-  Run run(int64_t first, int64_t count, const Values& state) const {
+  Run run(const Batch& batch, int threads = 2) const {
     Eval eval;
-    const auto begin = positions.begin() + first;
+    Values state;
+    for (const Values& slot : batch.states) append(slot, state);
+    const Shape state_shape{kWidth, (kTaps - 1) * static_cast<int64_t>(batch.states.size()), 1, 1};
     const Values all =
-        eval.run(causal_conv(eval.graph, eval.input({kWidth, count, 1, 1}, x_.of(first, count)),
-                             eval.input({kTaps, kWidth, 1, 1}, weight_.values),
-                             eval.input({kWidth, kTaps - 1, 1, 1}, state), eval.integers({begin, begin + count})));
-    return {{all.begin(), all.begin() + kWidth * count}, {all.begin() + kWidth * count, all.end()}};
+        eval.run(causal_conv(eval.graph, eval.input({kWidth, batch.size(), 1, 1}, x_.of(batch.tokens)),
+                             eval.input({kTaps, kWidth, 1, 1}, weight_.values), eval.input(state_shape, state),
+                             eval.integers(batch.positions), {}, batch.state_slots(eval)),
+                 fmt::format("CPU0:threads={}", threads));
+    Run result{part(all, 0, kWidth * batch.size()), {}};
+    for (auto at = static_cast<int64_t>(result.rows.size()); at < static_cast<int64_t>(all.size()); at += kState) {
+      result.states.push_back(part(all, at, kState));
+    }
+    return result;
   }
 
   Values positions;
@@ -60,11 +106,12 @@ class Conv {
   Rows x_, weight_;
 };
 
-class Delta {
+template <int64_t kSize>
+class DeltaOf {
  public:
-  static constexpr int64_t kSize = 40, kHeads = 2, kWidth = kSize * kHeads, kState = kSize * kSize * kHeads;
+  static constexpr int64_t kHeads = 2, kWidth = kSize * kHeads, kMatrix = kSize * kSize, kState = kMatrix * kHeads;
 
-  explicit Delta(Values positions)
+  explicit DeltaOf(Values positions)
       : positions(std::move(positions)),
         q_(kSize, tokens(), -0.2, 0.2, 1),
         k_(kSize, tokens(), -0.2, 0.2, 2),
@@ -76,21 +123,31 @@ class Delta {
     for (Rows* rows : {&q_, &k_, &v_, &decay_, &beta_}) rows->set(token, value);
   }
   /// Each row of the result contains the two heads of a token.
-  Run run(int64_t first, int64_t count, const Values& state) const {
+  Run run(const Batch& batch, int threads = 2) const {
     Eval eval;
-    const auto begin = positions.begin() + first;
-    const auto input = [&](const Rows& rows, const Shape& shape) { return eval.input(shape, rows.of(first, count)); };
-    const Values all = eval.run(gated_delta(
-        eval.graph, input(q_, {kSize, 1, count, 1}), input(k_, {kSize, 1, count, 1}),
-        input(v_, {kSize, kHeads, count, 1}), input(decay_, {kHeads, count, 1, 1}), input(beta_, {kHeads, count, 1, 1}),
-        eval.input({kSize, kSize, kHeads, 1}, state), eval.integers({begin, begin + count}), {}));
-    Run result;
-    const int64_t of_head = kSize * (count + kSize);
-    for (int64_t token = 0; token < count; ++token) {
-      for (int64_t head = 0; head < kHeads; ++head) append(all, head * of_head + token * kSize, kSize, result.rows);
-    }
+    const int64_t count = batch.size(), slots = static_cast<int64_t>(batch.states.size());
+    const auto input = [&](const Rows& rows, const Shape& shape) { return eval.input(shape, rows.of(batch.tokens)); };
+    Values state;
     for (int64_t head = 0; head < kHeads; ++head) {
-      append(all, head * of_head + count * kSize, kSize * kSize, result.state);
+      for (const Values& slot : batch.states) append(part(slot, head * kMatrix, kMatrix), state);
+    }
+    const Values all =
+        eval.run(gated_delta(eval.graph, input(q_, {kSize, 1, count, 1}), input(k_, {kSize, 1, count, 1}),
+                             input(v_, {kSize, kHeads, count, 1}), input(decay_, {kHeads, count, 1, 1}),
+                             input(beta_, {kHeads, count, 1, 1}), eval.input({kSize, kSize * slots, kHeads, 1}, state),
+                             eval.integers(batch.positions), {}, {}, batch.state_slots(eval)),
+                 fmt::format("CPU0:threads={}", threads));
+    const int64_t of_head = static_cast<int64_t>(all.size()) / kHeads;
+    Run result{{}, std::vector<Values>(batch.slots.empty() ? 1 : batch.slots.size())};
+    for (int64_t token = 0; token < count; ++token) {
+      for (int64_t head = 0; head < kHeads; ++head)
+        append(part(all, head * of_head + token * kSize, kSize), result.rows);
+    }
+    for (size_t i = 0; i < result.states.size(); ++i) {
+      for (int64_t head = 0; head < kHeads; ++head) {
+        const int64_t first = head * of_head + count * kSize + static_cast<int64_t>(i) * kMatrix;
+        append(part(all, first, kMatrix), result.states[i]);
+      }
     }
     return result;
   }
@@ -98,21 +155,17 @@ class Delta {
   Values positions;
 
  private:
-  static void append(const Values& from, int64_t begin, int64_t count, Values& to) {
-    to.insert(to.end(), from.begin() + begin, from.begin() + begin + count);
-  }
-
   Rows q_, k_, v_, decay_, beta_;
 };
 
 template <class Op>
 class StateOps : public ::testing::Test {};
-using Ops = ::testing::Types<Conv, Delta>;
+using Ops = ::testing::Types<Conv, DeltaOf<40>, DeltaOf<128>>;
 TYPED_TEST_SUITE(StateOps, Ops);
 
 template <class Op>
-Values some_state() {
-  return Rows(Op::kState, 1, -1, 1, 9).values;
+Values some_state(unsigned seed = 9) {
+  return Rows(Op::kState, 1, -1, 1, seed).values;
 }
 
 /// The positions of three sequences. The first sequence continues at position 5. Padding is inside the sequences and at
@@ -127,20 +180,20 @@ Values mixed_positions() {
 
 TYPED_TEST(StateOps, OneBatchGivesSameResultsAsConsecutiveParts) {
   const TypeParam op(mixed_positions());
-  const Run whole = op.run(0, op.tokens(), some_state<TypeParam>());
+  const Run whole = run_part(op, 0, op.tokens(), some_state<TypeParam>());
   for (const std::vector<int64_t>& parts :
        {std::vector<int64_t>{1, 8, 9, 3, 46, 7}, {40, 34}, {0, 20, 2, 45, 2, 0, 5}}) {
-    Run joined{{}, some_state<TypeParam>()};
+    Run joined{{}, {some_state<TypeParam>()}};
     int64_t first = 0;
     for (const int64_t count : parts) {
-      const Run part = op.run(first, count, joined.state);
-      joined.rows.insert(joined.rows.end(), part.rows.begin(), part.rows.end());
-      joined.state = part.state;
+      const Run part = run_part(op, first, count, joined.states[0]);
+      append(part.rows, joined.rows);
+      joined.states = part.states;
       first += count;
     }
     ASSERT_EQ(first, op.tokens());
     EXPECT_TRUE(close_to(joined.rows, whole.rows, {1e-11}));
-    EXPECT_TRUE(close_to(joined.state, whole.state, {1e-11}));
+    EXPECT_TRUE(close_to(joined.states[0], whole.states[0], {1e-11}));
   }
 }
 
@@ -148,14 +201,14 @@ TYPED_TEST(StateOps, DataBeforeASequenceHasNoEffect) {
   for (const int64_t before : {2, 40}) {
     for (const int64_t tokens : {3, 50}) {
       Values positions = counting(before, 7);
-      for (const double position : counting(tokens)) positions.push_back(position);
+      append(counting(tokens), positions);
       TypeParam op(positions);
-      const Run text = op.run(before, tokens, some_state<TypeParam>());
+      const Run text = run_part(op, before, tokens, some_state<TypeParam>());
       for (int64_t token = 0; token < before; ++token) op.set(token, kNaN);
-      const Run all = op.run(0, before + tokens, Values(TypeParam::kState, kNaN));
+      const Run all = run_part(op, 0, before + tokens, Values(TypeParam::kState, kNaN));
       const Values rows(all.rows.begin() + before * TypeParam::kWidth, all.rows.end());
       EXPECT_TRUE(close_to(rows, text.rows, {1e-11})) << before << " + " << tokens;
-      EXPECT_TRUE(close_to(all.state, text.state, {1e-11})) << before << " + " << tokens;
+      EXPECT_TRUE(close_to(all.states[0], text.states[0], {1e-11})) << before << " + " << tokens;
     }
   }
 }
@@ -165,12 +218,12 @@ TYPED_TEST(StateOps, PaddingHasNoEffect) {
     TypeParam op(counting(tokens, 7));
     op.positions[tokens / 2] = op.positions.back() = -1;
     op.set(tokens / 2, 0.25);
-    const Run plain = op.run(0, tokens, some_state<TypeParam>());
+    const Run plain = run_part(op, 0, tokens, some_state<TypeParam>());
     op.set(tokens / 2, kNaN);
     op.set(tokens - 1, kNaN);
-    const Run padded = op.run(0, tokens, some_state<TypeParam>());
+    const Run padded = run_part(op, 0, tokens, some_state<TypeParam>());
     EXPECT_TRUE(close_to(padded.rows, plain.rows, {0}));
-    EXPECT_TRUE(close_to(padded.state, plain.state, {0}));
+    EXPECT_TRUE(close_to(padded.states[0], plain.states[0], {0}));
     for (const int64_t token : {tokens / 2, tokens - 1}) {
       for (int64_t i = 0; i < TypeParam::kWidth; ++i) EXPECT_EQ(padded.rows[token * TypeParam::kWidth + i], 0);
     }
@@ -180,15 +233,48 @@ TYPED_TEST(StateOps, PaddingHasNoEffect) {
 TYPED_TEST(StateOps, LaterTokensHaveNoEffect) {
   for (const int64_t tokens : {4, 50}) {
     TypeParam op(counting(tokens, 7));
-    const Run finite = op.run(0, tokens, some_state<TypeParam>());
+    const Run finite = run_part(op, 0, tokens, some_state<TypeParam>());
     const int64_t odd = tokens - 2;
     op.set(odd, kNaN);
-    const Run all = op.run(0, tokens, some_state<TypeParam>());
-    const auto before = [=](const Run& run) {
-      return Values(run.rows.begin(), run.rows.begin() + odd * TypeParam::kWidth);
-    };
+    const Run all = run_part(op, 0, tokens, some_state<TypeParam>());
+    const auto before = [=](const Run& run) { return part(run.rows, 0, odd * TypeParam::kWidth); };
     EXPECT_TRUE(close_to(before(all), before(finite), {0}));
     EXPECT_TRUE(std::isnan(all.rows[odd * TypeParam::kWidth]));
+  }
+}
+
+/// Sequence 0 begins in the batch and reads a slot with NaN. Sequences 1 and 3 continue from the same slot. Sequence 2
+/// has no tokens. The slot of sequence 4 does not exist. Token -1 is padding: its position is negative, or its sequence
+/// does not exist.
+TYPED_TEST(StateOps, SequencesOfABatchAreIndependent) {
+  const Values with_nan(TypeParam::kState, kNaN), zeros(TypeParam::kState, 0.0), some = some_state<TypeParam>();
+  TypeParam op(counting(12, 1));
+  op.positions[0] = 0;
+  const Batch batch{{-1, 0, 1, -1, 2, 3, 4, 5, -1, 6, 7, 8, 9, 10, -1, 11, -1},
+                    {-1, 0, 2, -7, 3, 4, 5, 6, 5, 7, 8, 9, 10, 11, -1, 12, 13},
+                    {with_nan, with_nan, some, with_nan},
+                    {1, 0, 0, 0, 0, 3, 3, 3, 5, 3, 4, 4, 1, 1, 0, 1, -1},
+                    {1, 2, 0, 2, 4}};
+  const Run all = op.run(batch);
+  const auto expect_same = [&](int64_t sequence, int64_t first, int64_t count, const Values& state) {
+    const Run alone = run_part(op, first, count, state);
+    EXPECT_TRUE(close_to(all.states[sequence], alone.states[0], {1e-11})) << sequence;
+    for (int64_t at = 0; at < batch.size(); ++at) {
+      if (batch.tokens[at] < first || batch.tokens[at] >= first + count) continue;
+      EXPECT_TRUE(close_to(part(all.rows, at * TypeParam::kWidth, TypeParam::kWidth),
+                           part(alone.rows, (batch.tokens[at] - first) * TypeParam::kWidth, TypeParam::kWidth),
+                           {1e-11}))
+          << at;
+    }
+  };
+  expect_same(0, 0, 3, with_nan);
+  expect_same(3, 3, 4, some);
+  expect_same(4, 7, 2, zeros);
+  expect_same(1, 9, 3, some);
+  EXPECT_EQ(all.states[2], zeros);
+  for (int64_t at = 0; at < batch.size(); ++at) {
+    if (batch.tokens[at] >= 0) continue;
+    EXPECT_EQ(part(all.rows, at * TypeParam::kWidth, TypeParam::kWidth), Values(TypeParam::kWidth, 0.0)) << at;
   }
 }
 

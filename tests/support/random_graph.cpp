@@ -439,15 +439,22 @@ class Generator : public RandomImages {
   /// Positions of tokens. Some tokens may start a sequence or be padding.
   Tensor* text_positions(int64_t tokens) { return ids(pick(3) == 0 ? "texts" : "pos", 9, {tokens, 1, 1, 1}); }
 
+  /// The sources for the sequences of `tokens` tokens, or none. The state has `slots` slots.
+  StateSlots some_sequences(int64_t tokens, int64_t slots) {
+    if (slots == 1) return {};
+    const int64_t count = 1 + pick(3);
+    return {ids("runs", count, {tokens, 1, 1, 1}), ids("texts", slots * 3 / 2 + 1, {count, 1, 1, 1})};
+  }
+
   void make_conv() {
     const Value x = any();
     const Shape& s = x.tensor->shape;
     if (s[2] != 1 || s[3] != 1) return;
-    const int64_t taps = 1 + pick(4);
-    Tensor* state = operand("state", DType::kF32, {s[0], taps - 1, 1, 1}, Role::kCache);
+    const int64_t taps = 1 + pick(4), slots = 1 + pick(3);
+    Tensor* state = operand("state", DType::kF32, {s[0], (taps - 1) * slots, 1, 1}, Role::kCache);
     Tensor* weight = operand("w", DType::kF32, {taps, s[0], 1, 1});
-    keep(causal_conv(graph_, in_rows(x.tensor), weight, state, text_positions(s[1])), false,
-         static_cast<double>(taps) * std::max(1.0, x.magnitude));
+    keep(causal_conv(graph_, in_rows(x.tensor), weight, state, text_positions(s[1]), {}, some_sequences(s[1], slots)),
+         false, static_cast<double>(taps) * std::max(1.0, x.magnitude));
   }
 
   /// Adds gated_delta. The number of key heads is at most the number of value heads. Keys have a small norm, so that
@@ -461,9 +468,10 @@ class Generator : public RandomImages {
     Tensor* k = scale(graph_, fresh(keys).tensor, {0.3f, 0.0f});
     Tensor* decay = scale(graph_, fresh(shares, "div").tensor, {-0.5f, 0.0f});
     Tensor* beta = unary(graph_, fresh(shares).tensor, UnaryKind::kSigmoid);
-    Tensor* state = operand("state", DType::kF32, {s[0], s[0], heads, 1}, Role::kCache);
+    const int64_t slots = 1 + pick(3);
+    Tensor* state = operand("state", DType::kF32, {s[0], s[0] * slots, heads, 1}, Role::kCache);
     keep(gated_delta(graph_, fresh(keys).tensor, k, in_rows(x.tensor), decay, beta, state, text_positions(s[2]),
-                     {pick(2) == 0}),
+                     {pick(2) == 0}, {}, some_sequences(s[2], slots)),
          false, 2 * static_cast<double>(s[0]) * std::max(1.0, x.magnitude));
   }
 

@@ -27,6 +27,7 @@ std::vector<int64_t> integers(const Tensor& leaf, std::mt19937_64& rng) {
     return values;
   }
   for (int64_t& value : values) value = static_cast<int64_t>(rng() % static_cast<uint64_t>(range));
+  if (kind == "runs") std::sort(values.begin(), values.end(), std::greater<>());
   if (kind == "texts") {
     for (int64_t& value : values) value -= range / 3;
   }

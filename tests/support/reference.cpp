@@ -392,36 +392,72 @@ Array merge_attention(const Tensor& node, const Sources& src) {
   return result;
 }
 
+/// The sequences of an op with a state. The source `first` has the positions. The next two sources are StateSlots.
+class StateBatch {
+ public:
+  StateBatch(const Sources& src, int first)
+      : positions_(*src[first]), sequences_(src[first + 1]), slots_(src[first + 2]) {}
+  int64_t count() const { return slots_ == nullptr ? 1 : slots_->shape[0]; }
+  /// The slot with the state of a sequence. The result is outside [0, slots) if the state is zeros.
+  int64_t slot(int64_t y) const { return slots_ == nullptr ? 0 : static_cast<int64_t>((*slots_)[{y, 0, 0, 0}]); }
+  /// Calls f(token, whether the token starts the sequence) for each token of a sequence.
+  template <class F>
+  void for_tokens(int64_t y, F&& f) const {
+    for (int64_t t = 0; t < positions_.shape[0]; ++t) {
+      const double position = positions_[{t, 0, 0, 0}];
+      const bool own = sequences_ == nullptr || (*sequences_)[{t, 0, 0, 0}] == static_cast<double>(y);
+      if (own && position >= 0) f(t, position == 0);
+    }
+  }
+  /// Whether the new state of a sequence is zeros, because the sequence has no tokens.
+  bool is_idle(int64_t y) const {
+    int64_t tokens = 0;
+    for_tokens(y, [&](int64_t, bool) { ++tokens; });
+    return slots_ != nullptr && tokens == 0;
+  }
+
+ private:
+  const Array& positions_;
+  const Array *sequences_, *slots_;
+};
+
 /// Keeps all inputs of each channel since the start of the sequence. The state contains the last inputs of earlier
 /// runs.
 Array causal_conv(const Tensor& node, const Sources& src) {
-  const Array &x = *src[0], &weight = *src[1], &state = *src[2], &positions = *src[3];
-  const int64_t tokens = x.shape[1], taps = weight.shape[0];
+  const Array &x = *src[0], &weight = *src[1], &state = *src[2];
+  const StateBatch batch(src, 3);
+  const int64_t tokens = x.shape[1], taps = weight.shape[0], rows = taps - 1;
   Array result(node.shape);
-  for (int64_t c = 0; c < x.shape[0]; ++c) {
+  const auto run = [&](int64_t c, int64_t y) {
     Values inputs;
-    for (int64_t i = 0; i < taps - 1; ++i) inputs.push_back(state[{c, i, 0, 0}]);
+    for (int64_t i = batch.slot(y) * rows; i < (batch.slot(y) + 1) * rows; ++i) {
+      inputs.push_back(i >= 0 && i < state.shape[1] ? state[{c, i, 0, 0}] : 0.0);
+    }
     const auto back = [&](int64_t steps) {  // back(0) is the latest input
       const auto known = static_cast<int64_t>(inputs.size());
       return steps < known ? inputs[known - 1 - steps] : 0.0;
     };
-    for (int64_t t = 0; t < tokens; ++t) {
-      const double position = positions[{t, 0, 0, 0}];
-      if (position < 0) continue;
-      if (position == 0) inputs.clear();
+    batch.for_tokens(y, [&](int64_t t, bool starts) {
+      if (starts) inputs.clear();
       inputs.push_back(x[{c, t, 0, 0}]);
       for (int64_t j = 0; j < taps; ++j) result[{c, t, 0, 0}] += weight[{j, c, 0, 0}] * back(taps - 1 - j);
-    }
-    for (int64_t i = 0; i < taps - 1; ++i) result[{c, tokens + i, 0, 0}] = back(taps - 2 - i);
+    });
+    for (int64_t i = 0; i < rows && !batch.is_idle(y); ++i)
+      result[{c, tokens + y * rows + i, 0, 0}] = back(rows - 1 - i);
+  };
+  for (int64_t c = 0; c < x.shape[0]; ++c) {
+    for (int64_t y = 0; y < batch.count(); ++y) run(c, y);
   }
   return result;
 }
 
-/// The state of one head, with the axes [key element, value element].
+/// The state of a slot and head, with the axes [key element, value element]. The state is zeros if the slot does not
+/// exist.
 class DeltaState {
  public:
-  DeltaState(const Array& state, int64_t head) : size_(state.shape[0]), s_({size_, size_, 1, 1}) {
-    for_each(s_.shape, [&](const Index& i) { s_[i] = state[with(i, 2, head)]; });
+  DeltaState(const Array& state, int64_t slot, int64_t head) : size_(state.shape[0]), s_({size_, size_, 1, 1}) {
+    if (slot < 0 || (slot + 1) * size_ > state.shape[1]) return;
+    for_each(s_.shape, [&](const Index& i) { s_[i] = state[{i[0], slot * size_ + i[1], head, 0}]; });
   }
   void clear() { s_ = Array(s_.shape); }
   double operator()(int64_t i, int64_t j) const { return s_[{i, j, 0, 0}]; }
@@ -444,25 +480,28 @@ class DeltaState {
 };
 
 Array gated_delta(const Tensor& node, const Sources& src) {
-  const Array &q = *src[0], &k = *src[1], &v = *src[2], &decay = *src[3], &beta = *src[4], &positions = *src[6];
-  const int64_t size = q.shape[0], tokens = q.shape[2], heads = v.shape[1];
+  const Array &q = *src[0], &k = *src[1], &v = *src[2], &decay = *src[3], &beta = *src[4];
+  const StateBatch batch(src, 6);
+  const int64_t size = q.shape[0], groups = q.shape[1], tokens = q.shape[2], heads = v.shape[1];
   Array result(node.shape);
-  for (int64_t head = 0; head < heads; ++head) {
-    const int64_t groups = q.shape[1];
+  const auto run = [&](int64_t head, int64_t y) {
     const int64_t of_key = params<GatedDeltaParams>(node).tiled ? head % groups : head / (heads / groups);
-    DeltaState s(*src[5], head);
-    for (int64_t t = 0; t < tokens; ++t) {
-      const double position = positions[{t, 0, 0, 0}];
-      if (position < 0) continue;
-      if (position == 0) s.clear();
+    DeltaState s(*src[5], batch.slot(y), head);
+    batch.for_tokens(y, [&](int64_t t, bool starts) {
+      if (starts) s.clear();
       s.scale(std::exp(decay[{head, t, 0, 0}]));
       for (int64_t j = 0; j < size; ++j) {
         const double error = beta[{head, t, 0, 0}] * (v[{j, head, t, 0}] - s.times(k, of_key, t, j));
         s.add(k, of_key, t, j, error);
         result[{j, t, head, 0}] = s.times(q, of_key, t, j);
       }
-    }
-    for_each({size, size, 1, 1}, [&](const Index& i) { result[{i[0], tokens + i[1], head, 0}] = s(i[0], i[1]); });
+    });
+    if (batch.is_idle(y)) return;
+    const int64_t first = tokens + y * size;
+    for_each({size, size, 1, 1}, [&](const Index& i) { result[{i[0], first + i[1], head, 0}] = s(i[0], i[1]); });
+  };
+  for (int64_t head = 0; head < heads; ++head) {
+    for (int64_t y = 0; y < batch.count(); ++y) run(head, y);
   }
   return result;
 }

@@ -129,9 +129,11 @@ constexpr std::string_view kCases[] = {
     "input %w f32 [2, 2, 2, 5]\ninput %x f32 [3, 3, 5, 3]\n%y = conv_transpose_2d(%w, %x) {groups=5}",
 
     // Ops with a state. A key head serves 1, 2 or 3 heads. Heads with the same key head are adjacent or, if tiled,
-    // interleaved.
+    // interleaved. Batches contain one or several sequences.
     "input %x f32 [5, 4]\ninput %w f32 [3, 5]\ninput %s f32 [5, 2]\ninput %p i32 [4]\n"
     "%y = causal_conv(%x, %w, %s, %p)",
+    "input %x f32 [5, 4]\ninput %w f32 [3, 5]\ninput %s f32 [5, 8]\ninput %p i32 [4]\ninput %t i32 [4]\n"
+    "input %l i32 [3]\n%y = causal_conv(%x, %w, %s, %p, %t, %l)",
     "input %q f32 [3, 3, 4]\ninput %k f32 [3, 3, 4]\ninput %v f32 [3, 3, 4]\ninput %a f32 [3, 4]\n"
     "input %b f32 [3, 4]\ninput %s f32 [3, 3, 3]\ninput %p i32 [4]\n"
     "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p)",
@@ -141,6 +143,9 @@ constexpr std::string_view kCases[] = {
     "input %q f32 [3, 3, 2]\ninput %k f32 [3, 3, 2]\ninput %v f32 [3, 9, 2]\ninput %a f32 [9, 2]\n"
     "input %b f32 [9, 2]\ninput %s f32 [3, 3, 9]\ninput %p i32 [2]\n"
     "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p) {tiled=true}",
+    "input %q f32 [3, 4, 5]\ninput %k f32 [3, 4, 5]\ninput %v f32 [3, 8, 5]\ninput %a f32 [8, 5]\n"
+    "input %b f32 [8, 5]\ninput %s f32 [3, 12, 8]\ninput %p i32 [5]\ninput %t i32 [5]\ninput %l i32 [2]\n"
+    "%y = gated_delta(%q, %k, %v, %a, %b, %s, %p, %t, %l)",
 
     // Ops that move data.
     "input %x f32 [5, 3, 2, 4]\n%y = cast(%x) {dtype=f16}",

@@ -81,7 +81,20 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-enum class Use { kPlain, kFactor, kIds, kSlots, kPositions, kTexts, kMask, kWeight, kDecay, kShare };
+enum class Use {
+  kPlain,
+  kFactor,
+  kIds,
+  kSlots,
+  kPositions,
+  kTexts,
+  kSequences,
+  kPlaces,
+  kMask,
+  kWeight,
+  kDecay,
+  kShare
+};
 
 /// The use of a leaf and the constraints on its values.
 struct Asked {
@@ -108,6 +121,15 @@ int64_t index_limit(const Tensor& node, int axis) {
   return limit;
 }
 
+/// The constraints on source `i` of an op with a state. The source `first` has the positions, and the next two sources
+/// are those of StateSlots. A slot of `state` has `rows` rows.
+std::optional<Asked> role_in_batch(const Tensor& node, int first, int i, const Tensor& state, int64_t rows) {
+  if (i == first) return Asked{Use::kTexts};
+  if (i == first + 1) return Asked{Use::kSequences, node.src[first + 2] ? node.src[first + 2]->shape[0] : 1};
+  if (i == first + 2) return Asked{Use::kPlaces, rows == 0 ? 1 : state.shape[1] / rows};
+  return std::nullopt;
+}
+
 /// The constraints of a node on the values of source i. Most sources have no constraints.
 std::optional<Asked> role_of_source(const Tensor& node, size_t i) {
   const int64_t no_limit = std::numeric_limits<int64_t>::max();
@@ -122,13 +144,17 @@ std::optional<Asked> role_of_source(const Tensor& node, size_t i) {
   if (node.op == Op::kAttention && i == 3) return Asked{Use::kPositions, node.src[1]->shape[1]};
   if (node.op == Op::kAttention && i == 4) return Asked{Use::kMask, no_limit};
   if (node.op == Op::kSoftMax && i == 1) return Asked{Use::kMask, no_limit};
-  if (node.op == Op::kCausalConv && i == 3) return Asked{Use::kTexts, no_limit};
+  if (node.op == Op::kCausalConv && i >= 3) {
+    return role_in_batch(node, 3, static_cast<int>(i), *node.src[2], node.src[1]->shape[0] - 1);
+  }
   if (node.op == Op::kGatedDelta && i < 2) {  // norm 1, so that the state does not grow
     return Asked{Use::kWeight, no_limit, std::sqrt(3.0 / std::max<double>(1, node.src[0]->shape[0]))};
   }
   if (node.op == Op::kGatedDelta && i == 3) return Asked{Use::kDecay, no_limit};
   if (node.op == Op::kGatedDelta && i == 4) return Asked{Use::kShare, no_limit};
-  if (node.op == Op::kGatedDelta && i == 6) return Asked{Use::kTexts, no_limit};
+  if (node.op == Op::kGatedDelta && i >= 6) {
+    return role_in_batch(node, 6, static_cast<int>(i), *node.src[5], node.src[0]->shape[0]);
+  }
   const bool product = node.op == Op::kMulMat || node.op == Op::kMulMatId;
   if (product && i == 0)
     return Asked{Use::kWeight, no_limit, std::sqrt(3.0 / std::max<double>(1, node.src[0]->shape[0]))};
@@ -184,6 +210,17 @@ Values texts(Random& random, int64_t count) {
   return values;
 }
 
+/// The sequences of consecutive tokens. Sequences are in random order, and some sequences have no tokens.
+Values sequences(Random& random, int64_t count, int64_t limit) {
+  const Values order = distinct(random, limit, 1, limit);
+  Values values(count);
+  for (int64_t i = 0, at = random.integer(0, 2); i < count && limit > 0; ++i) {
+    values[i] = order[std::min(at, limit - 1)];
+    if (random.integer(0, count / limit + 1) == 0) ++at;
+  }
+  return values;
+}
+
 /// Values in [-scale, scale]. The values consist of a few repeated blocks, so that only a few blocks have to be
 /// encoded.
 Values drawn_blocks(Random& random, int64_t elements, double scale) {
@@ -207,12 +244,16 @@ Values random_values(const Tensor& leaf, const Asked& role, uint64_t seed) {
   if (role.use == Use::kSlots) return distinct(random, leaf.shape[0], leaf.rows(), role.limit);
   if (role.use == Use::kPositions) return ascending(random, leaf.elements(), role.limit);
   if (role.use == Use::kTexts) return texts(random, leaf.elements());
+  if (role.use == Use::kSequences) return sequences(random, leaf.elements(), role.limit);
   if (is_searched(leaf.dtype)) return drawn_blocks(random, leaf.elements(), role.scale);
   Values values(leaf.elements());
   for (double& value : values) {
     switch (role.use) {
       case Use::kIds:
         value = static_cast<double>(random.integer(0, role.limit));
+        break;
+      case Use::kPlaces:
+        value = static_cast<double>(random.integer(-1, role.limit + 1));
         break;
       case Use::kFactor:
         value = random.between(1, 3);

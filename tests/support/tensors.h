@@ -34,7 +34,8 @@ Values read_values(const Tensor& tensor);
 /// - If the op has no index ranges, all ids are valid. If the op has index ranges, some ids are in none of the ranges.
 /// - Indices of cache rows are distinct.
 /// - Positions ascend and are less than the number of KV rows. For ops with a state, some positions start sequences or
-///   are padding.
+///   are padding. All tokens of a sequence are consecutive. Several sequences may read the same slot, and some slots do
+///   not exist.
 /// - Some mask values are -infinity.
 /// - Divisors and frequency factors are not close to 0.
 /// - Decays are in [-1, 0] and betas in [0, 1]. Keys of ops with a state have a norm of about 1.

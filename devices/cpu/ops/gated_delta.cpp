@@ -1,17 +1,19 @@
 // The op gated_delta. The columns of the states are independent (devices/cpu/kernels/state_ops.h). If there are at most
 // kFewTokens tokens, they are processed one by one, each token for all columns of a part. If there are more tokens,
 // they are processed in chunks, each chunk for several blocks of columns. With chunks, a part orders its blocks by key
-// head, so that several blocks use the same products of keys and queries.
+// head, so that several blocks use the same products of keys and queries. devices/cpu/ops/sequences.h describes the
+// treatment of invalid sequences.
 #include <cmath>
 
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
-#include "devices/cpu/ops/positions.h"
 #include "devices/cpu/ops/rows.h"
+#include "devices/cpu/ops/sequences.h"
 
 namespace shoal::cpu {
 namespace {
 
+constexpr int kPositions = 6;         ///< source with the positions
 constexpr int64_t kFewTokens = 8;     ///< maximum number of tokens that are processed one by one
 constexpr int64_t kColumnsUnit = 16;  ///< if tokens are processed one by one, the number of columns of each part is a
                                       ///< multiple of this number
@@ -19,9 +21,9 @@ constexpr int64_t kPassHeads = 2;     ///< maximum number of heads whose blocks 
 
 /// The node, its dimensions, and accessors for the floats of its operands.
 struct Delta {
-  explicit Delta(Tensor& of)
+  Delta(const TeamContext& ctx, Tensor& of)
       : node(of),
-        positions(*of.src[6]),
+        sequences(of, kPositions, ctx.workspace + ctx.part * Sequences::bytes(of, kPositions)),
         size(of.shape[0]),
         heads(of.shape[2]),
         key_heads(of.src[0]->shape[1]),
@@ -38,10 +40,17 @@ struct Delta {
   const float* q(int64_t key_head, int64_t token) const { return floats(*node.src[0], key_head, token); }
   const float* k(int64_t key_head, int64_t token) const { return floats(*node.src[1], key_head, token); }
   const float* v(int64_t head, int64_t token) const { return floats(*node.src[2], head, token); }
-  /// Returns row `column` of a head in the result. The first rows are the results of the tokens. The next rows are the
-  /// columns of the state.
-  float* result(int64_t head, int64_t column) const { return const_cast<float*>(floats(node, column, head)); }
-  const float* state(int64_t head, int64_t column) const { return floats(*node.src[5], column, head); }
+  /// Returns the row of a token in the result.
+  float* result(int64_t head, int64_t token) const { return const_cast<float*>(floats(node, token, head)); }
+  /// Returns a column of the state after the tokens of a sequence.
+  float* new_state(int64_t sequence, int64_t head, int64_t column) const {
+    return result(head, tokens + sequence * size + column);
+  }
+  /// Returns a column of the state before the tokens of a sequence, or nullptr if this state is zeros.
+  const float* state(int64_t sequence, int64_t head, int64_t column) const {
+    const int64_t slot = size == 0 ? -1 : sequences.slot(sequence, node.src[5]->shape[1] / size);
+    return slot < 0 ? nullptr : floats(*node.src[5], slot * size + column, head);
+  }
   int64_t state_stride() const { return stride(*node.src[5], 1); }
   double decay(int64_t head, int64_t token) const { return share_of(*node.src[3], head, token); }
   float beta(int64_t head, int64_t token) const { return share_of(*node.src[4], head, token); }
@@ -54,7 +63,7 @@ struct Delta {
   }
 
   Tensor& node;
-  SequencePositions positions;
+  Sequences sequences;
   int64_t size, heads, key_heads, tokens, group;
   bool tiled;
 };
@@ -65,31 +74,38 @@ bool goes_by_tokens(int64_t tokens) {
   return tokens <= kFewTokens;
 }
 
-/// Processes columns [first, first + n) of a head's state.
-void run_columns(const Delta& delta, int64_t head, int64_t first, int64_t n) {
+/// Processes columns [first, first + n) of a head's state for one sequence.
+void run_columns(const Delta& delta, int64_t sequence, int64_t head, int64_t first, int64_t n) {
   DeltaToken tokens[kFewTokens];
   int64_t count = 0;
   const int64_t key_head = delta.key_head_of(head);
-  for (int64_t token = 0; token < delta.tokens; ++token) {
-    float* const out = delta.result(head, token) + first;
-    if (delta.positions.is_padding(token)) {
-      std::fill_n(out, n, 0.0f);
-      continue;
-    }
+  const float* const from = delta.state(sequence, head, first);
+  float* const to = delta.new_state(sequence, head, first);
+  const auto [begin, end] = delta.sequences.range(sequence);
+  for (int64_t token = begin; token < end; ++token) {
+    if (!delta.sequences.has(sequence, token)) continue;
     tokens[count++] = {delta.q(key_head, token),
                        delta.k(key_head, token),
                        delta.v(head, token) + first,
-                       out,
+                       delta.result(head, token) + first,
                        static_cast<float>(std::exp(delta.decay(head, token))),
                        delta.beta(head, token),
-                       delta.positions.begins(token)};
+                       delta.sequences.begins(token) || (count == 0 && from == nullptr)};
   }
-  float* const to = delta.result(head, delta.tokens + first);
   if (count > 0) {
-    kernels().delta.columns({tokens, count, delta.size, n, delta.state(head, first), delta.state_stride(), to});
-    return;
+    kernels().delta.columns({tokens, count, delta.size, n, from == nullptr ? to : from, delta.state_stride(), to});
+  } else if (from == nullptr) {
+    std::fill_n(to, n * delta.size, 0.0f);
+  } else {
+    for (int64_t j = 0; j < n; ++j) std::copy_n(from + j * delta.state_stride(), delta.size, to + j * delta.size);
   }
-  for (int64_t j = 0; j < n; ++j) std::copy_n(delta.state(head, first + j), delta.size, to + j * delta.size);
+}
+
+/// Sets columns [first, first + n) of a head to zero in the rows of padding.
+void clear_padding(const Delta& delta, int64_t head, int64_t first, int64_t n) {
+  for (int64_t token = 0; token < delta.tokens; ++token) {
+    if (delta.sequences.is_padding(token)) std::fill_n(delta.result(head, token) + first, n, 0.0f);
+  }
 }
 
 void run_by_tokens(const TeamContext& ctx, const Delta& delta) {
@@ -98,7 +114,9 @@ void run_by_tokens(const TeamContext& ctx, const Delta& delta) {
   for (int64_t at = begin; at < end;) {
     const int64_t head = at / units, last = std::min(end, (head + 1) * units);
     const int64_t first = (at - head * units) * kColumnsUnit;
-    run_columns(delta, head, first, std::min(delta.size, (last - head * units) * kColumnsUnit) - first);
+    const int64_t n = std::min(delta.size, (last - head * units) * kColumnsUnit) - first;
+    clear_padding(delta, head, first, n);
+    for (int64_t i = 0; i < delta.sequences.count(); ++i) run_columns(delta, i, head, first, n);
     at = last;
   }
 }
@@ -145,12 +163,14 @@ struct Chunk {
   bool begins = false;  ///< whether the chunk begins the sequence
 };
 
-/// Returns the first chunk at or after `token`. If only padding follows, the chunk's count is 0.
-Chunk chunk_from(const SequencePositions& positions, int64_t token) {
-  while (token < positions.count() && positions.is_padding(token)) ++token;
-  Chunk chunk{token, 0, token < positions.count() && positions.begins(token)};
+/// Returns the first chunk of a sequence at or after `token`. If no token of the sequence follows, the chunk's count is
+/// 0.
+Chunk chunk_from(const Sequences& sequences, int64_t sequence, int64_t token) {
+  const int64_t end = sequences.range(sequence).end;
+  while (token < end && !sequences.has(sequence, token)) ++token;
+  Chunk chunk{token, 0, token < end && sequences.begins(token)};
   const auto goes_on = [&](int64_t next) {
-    return next < positions.count() && !positions.is_padding(next) && (next == chunk.begin || !positions.begins(next));
+    return next < end && sequences.has(sequence, next) && (next == chunk.begin || !sequences.begins(next));
   };
   while (chunk.count < kDeltaChunk && goes_on(chunk.begin + chunk.count)) ++chunk.count;
   return chunk;
@@ -164,12 +184,9 @@ class Pass {
       : delta_(delta), scratch_(scratch), key_head_(key_head), first_(first), last_(last) {}
 
   void run() {
-    for (int64_t block = first_; block < last_; ++block) load_state(block);
-    for (Chunk chunk = chunk_from(delta_.positions, 0); chunk.count > 0;) {
-      run_chunk(chunk);
-      chunk = chunk_from(delta_.positions, chunk.begin + chunk.count);
-    }
-    for (int64_t block = first_; block < last_; ++block) finish(block);
+    for (int64_t block = first_; block < last_; ++block)
+      clear_padding(delta_, head(block), column(block), columns(block));
+    for (int64_t i = 0; i < delta_.sequences.count(); ++i) run_sequence(i);
   }
 
  private:
@@ -178,11 +195,27 @@ class Pass {
   int64_t columns(int64_t block) const { return std::min(width_, delta_.size - column(block)); }
   float* state(int64_t block) const { return scratch_.states + (block - first_) * delta_.size * width_; }
 
-  void load_state(int64_t block) {
+  void run_sequence(int64_t sequence) {
+    for (int64_t block = first_; block < last_; ++block) load_state(sequence, block);
+    for (Chunk chunk = chunk_from(delta_.sequences, sequence, delta_.sequences.range(sequence).begin); chunk.count > 0;) {
+      run_chunk(chunk);
+      chunk = chunk_from(delta_.sequences, sequence, chunk.begin + chunk.count);
+    }
+    for (int64_t block = first_; block < last_; ++block) {
+      kernels().attention.transpose(state(block), width_, delta_.size, columns(block),
+                                    delta_.new_state(sequence, head(block), column(block)), delta_.size);
+    }
+  }
+
+  void load_state(int64_t sequence, int64_t block) {
     const int64_t n = columns(block);
     float* const to = state(block);
-    kernels().attention.transpose(delta_.state(head(block), column(block)), delta_.state_stride(), n, delta_.size, to,
-                                  width_);
+    const float* const from = delta_.state(sequence, head(block), column(block));
+    if (from == nullptr) {
+      std::fill_n(to, delta_.size * width_, 0.0f);
+      return;
+    }
+    kernels().attention.transpose(from, delta_.state_stride(), n, delta_.size, to, width_);
     for (int64_t i = 0; i < delta_.size && n < width_; ++i) std::fill(to + i * width_ + n, to + (i + 1) * width_, 0.0f);
   }
 
@@ -229,15 +262,6 @@ class Pass {
                              chunk.count, scratch_.of_errors, scratch_.of_rows});
   }
 
-  void finish(int64_t block) {
-    const int64_t n = columns(block), j = column(block);
-    kernels().attention.transpose(state(block), width_, delta_.size, n, delta_.result(head(block), delta_.tokens + j),
-                                  delta_.size);
-    for (int64_t token = 0; token < delta_.tokens; ++token) {
-      if (delta_.positions.is_padding(token)) std::fill_n(delta_.result(head(block), token) + j, n, 0.0f);
-    }
-  }
-
   /// Lower bound for decays (logarithms of the factors). Without this bound, the difference of two infinite decays
   /// would be NaN. The exponential of the bound is far below the smallest f32.
   static constexpr double kLeastDecay = -1000;
@@ -249,7 +273,8 @@ class Pass {
 };
 
 void run_by_chunks(const TeamContext& ctx, const Delta& delta) {
-  const Scratch scratch(ctx.workspace + ctx.part * Scratch::bytes(delta.size), delta.size);
+  std::byte* const memory = ctx.workspace + ctx.parts * Sequences::bytes(delta.node, kPositions);
+  const Scratch scratch(memory + ctx.part * Scratch::bytes(delta.size), delta.size);
   const int64_t blocks = blocks_of(delta.size), of_key = delta.group * blocks;
   const auto [begin, end] = share(ctx, delta.heads * blocks);
   for (int64_t at = begin; at < end;) {
@@ -263,7 +288,7 @@ void run_by_chunks(const TeamContext& ctx, const Delta& delta) {
 // --- the op -------------------------------------------------------------------------------------------------------
 
 void run(const TeamContext& ctx, Tensor& node) {
-  const Delta delta(node);
+  const Delta delta(ctx, node);
   goes_by_tokens(delta.tokens) ? run_by_tokens(ctx, delta) : run_by_chunks(ctx, delta);
 }
 
@@ -274,16 +299,17 @@ bool supports(const Tensor& node) {
   for (const int source : {3, 4}) {
     if (node.src[source]->dtype != DType::kF32) return false;
   }
-  return node.dtype == DType::kF32 && node.is_contiguous() && node.src[6]->dtype == DType::kI32;
+  return node.dtype == DType::kF32 && node.is_contiguous() && supports_sequences(node, kPositions);
 }
 
 size_t workspace(const Tensor& node, int parts) {
-  const bool chunks = !goes_by_tokens(node.src[6]->shape[0]);
-  return chunks ? Scratch::bytes(node.shape[0]) * static_cast<size_t>(parts) : 0;
+  const size_t chunks = goes_by_tokens(node.src[kPositions]->shape[0]) ? 0 : Scratch::bytes(node.shape[0]);
+  return (Sequences::bytes(node, kPositions) + chunks) * static_cast<size_t>(parts);
 }
 
 int64_t work(const Tensor& node) {
-  return node.src[5]->elements() * (1 + 3 * node.src[6]->shape[0]);
+  const int64_t head_state = node.shape[0] * node.shape[0] * node.shape[2];
+  return head_state * (Sequences::count_of(node, kPositions) + 3 * node.src[kPositions]->shape[0]);
 }
 
 }  // namespace
