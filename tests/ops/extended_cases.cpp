@@ -149,6 +149,56 @@ void add_own_masks(Cases& cases) {
   }
 }
 
+struct PagedSizes {
+  const char* name;
+  int64_t d, e, t, h, kv;
+  int64_t page, pages, width, sequences;
+  AttentionParams params;
+  bool latent = false;  ///< whether each value row is the beginning of its key row
+};
+constexpr PagedSizes kPagedSizes[] = {
+    {"one query", 64, 64, 1, 8, 2, 16, 9, 7, 1, {.causal = true}},
+    {"one token each", 32, 32, 12, 4, 2, 32, 11, 5, 13, {.causal = true}},
+    {"prompts", 32, 64, 150, 4, 4, 64, 5, 3, 5, {.causal = true, .window = 70}},
+    {"long", 16, 16, 3, 2, 1, 128, 12, 11, 2, {.softcap = 2, .causal = true}},
+    {"small pages", 7, 5, 20, 6, 3, 3, 40, 30, 3, {.causal = true, .window = 20}},
+    {"one row per page", 8, 8, 9, 4, 2, 1, 90, 80, 2, {.causal = true}},
+    {"open", 32, 32, 40, 6, 2, 20, 6, 4, 3, {.softcap = 1.5f, .window = 9}},
+    {"latent", 96, 64, 70, 21, 1, 32, 6, 4, 3, {.causal = true}, true},
+    {"no columns", 8, 8, 3, 2, 2, 4, 5, 0, 2, {.causal = true}},
+    {"no sequences", 8, 8, 3, 2, 2, 4, 5, 3, 0, {.causal = true}},
+    {"no queries", 8, 8, 0, 2, 2, 4, 5, 3, 2, {.causal = true}},
+};
+
+/// Adds paged attention. Random tables contain pages several times. In cases with parts, each part has its own
+/// positions.
+void add_pages(Cases& cases) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+    for (const PagedSizes& n : kPagedSizes) {
+      if (n.d % traits(dtype).block_elems || n.e % traits(dtype).block_elems) continue;
+      for (const int64_t parts : {0, 3}) {
+        add_case(
+            cases, Op::kAttention,
+            fmt::format("{} pages, {}{}", name_of(dtype), n.name, parts > 0 ? ", in parts" : ", with sinks"),
+            [=](Graph& g, TensorContext& w) {
+              const int64_t z = parts > 0 ? parts : 2, rows = n.page * n.pages;
+              Tensor* q = plain(g, DType::kF32, {n.d, n.h, n.t, parts > 0 ? 1 : z}, "q");
+              Tensor* k = permute(g, w.add("k", dtype, {n.d, n.kv, rows, z}, Role::kCache), {0, 2, 1, 3});
+              Tensor* v = n.latent ? slice(g, k, {0, 0, n.e}) : w.add("v", dtype, {n.e, rows, n.kv, z}, Role::kCache);
+              Tensor* positions = plain(g, DType::kI32, {n.t, parts > 0 ? z : 1, 1, 1}, "pos");
+              Tensor* sinks = parts > 0 ? nullptr : w.add("sinks", DType::kF32, {n.h, 1, 1, 1});
+              Tensor* table = plain(g, DType::kI32, {n.width, n.sequences, 1, 1}, "table");
+              AttentionParams params = n.params;
+              params.scale = 0.3f, params.page = n.page, params.parts = parts;
+              return paged_attention(g, permute(g, q, {0, 2, 1, 3}), k, v, positions, sinks, table,
+                                     plain(g, DType::kI32, {n.t, 1, 1, 1}, "sequences"), params);
+            },
+            {1e-10});
+      }
+    }
+  }
+}
+
 /// Ops whose sources are slices with a step.
 void add_steps(Cases& cases) {
   for (const DType dtype : kFloats) {
@@ -217,7 +267,7 @@ void add_steps(Cases& cases) {
 
 void add_extended_cases(Cases& cases) {
   for (void (*add_some)(Cases&) :
-       {add_own_ids, add_set_slice, add_narrow_products, add_narrow_norms, add_own_masks, add_steps}) {
+       {add_own_ids, add_set_slice, add_narrow_products, add_narrow_norms, add_own_masks, add_pages, add_steps}) {
     add_some(cases);
   }
 }

@@ -121,7 +121,8 @@ class Generator : public RandomImages {
         &Generator::make_norm,     &Generator::make_half,     &Generator::make_integers, &Generator::make_integers,
         &Generator::make_pool,     &Generator::make_pad,      &Generator::make_upsample, &Generator::make_where,
         &Generator::make_cumsum,   &Generator::make_fill,     &Generator::make_conv,     &Generator::make_delta,
-        &Generator::make_parts,    &Generator::make_image,    &Generator::make_image,    &Generator::make_reshard};
+        &Generator::make_parts,    &Generator::make_pages,    &Generator::make_image,    &Generator::make_image,
+        &Generator::make_reshard};
     (this->*kMakers[pick(static_cast<int>(std::size(kMakers)))])();
   }
 
@@ -401,6 +402,27 @@ class Generator : public RandomImages {
     Tensor* positions = causal ? ids("pos", rows, {s[1], pick(2) ? 1 : parts, 1, 1}) : nullptr;
     Tensor* each = attention(graph_, q.tensor, k, v, positions, nullptr, nullptr,
                              {.scale = 0.3f, .causal = causal, .parts = parts});
+    Tensor* lse = permute(graph_, slice(graph_, each, {0, size, 1}), {3, 1, 2, 0});
+    keep(merge_attention(graph_, each, lse), false, 2);
+  }
+
+  /// Attention of several sequences to pages (AttentionParams::page), with or without parts.
+  void make_pages() {
+    const Value q = any();
+    const Shape& s = q.tensor->shape;
+    if (q.magnitude > 8) return;
+    const int64_t page = 1 + pick(4), pages = 1 + pick(5), width = 1 + pick(4), sequences = 1 + pick(3);
+    const int64_t parts = s[3] == 1 ? pick(4) : 0, z = parts > 0 ? parts : s[3], size = 1 + pick(5);
+    Tensor* k = operand("k", cache_type(s[0]), {s[0], page * pages, kv_heads(s[2]), z}, Role::kCache);
+    Tensor* v = operand("v", rounding(DType::kF32), {size, page * pages, k->shape[2], z}, Role::kCache);
+    Tensor* positions = ids("pos", width * page, {s[1], pick(2) ? 1 : z, 1, 1});
+    Tensor* table = ids("ids", pages, {width, sequences, 1, 1});
+    Tensor* owners = ids("ids", sequences + 1, {s[1], 1, 1, 1});
+    Tensor* sinks = pick(3) == 0 ? fresh({s[2], 1, 1, 1}).tensor : nullptr;
+    const int64_t window = pick(3) == 0 ? 2 : 0;
+    Tensor* each = paged_attention(graph_, q.tensor, k, v, positions, sinks, table, owners,
+                                   {.scale = 0.3f, .causal = true, .window = window, .parts = parts, .page = page});
+    if (parts == 0) return keep(each, false, 2);
     Tensor* lse = permute(graph_, slice(graph_, each, {0, size, 1}), {3, 1, 2, 0});
     keep(merge_attention(graph_, each, lse), false, 2);
   }

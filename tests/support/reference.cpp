@@ -326,10 +326,27 @@ Array best(const Tensor& node, const Sources& src) {
   return result;
 }
 
-/// The attention score of a query row and a KV row; -infinity if the query must not see the KV row.
+/// Number of rows of a sequence, including rows that no query may see.
+int64_t rows_of_sequence(const Tensor& node, const Sources& src) {
+  return src[6] ? src[6]->shape[0] * params<AttentionParams>(node).page : src[1]->shape[1];
+}
+
+/// Returns the index of a sequence's row on the KV axis, or -1 if there is no such row.
+int64_t kv_row(const Tensor& node, const Sources& src, int64_t token, int64_t row) {
+  if (!src[6]) return row;
+  const int64_t page = params<AttentionParams>(node).page;
+  const auto sequence = static_cast<int64_t>((*src[7])[{token, 0, 0, 0}]);
+  if (sequence < 0 || sequence >= src[6]->shape[1]) return -1;
+  const auto number = static_cast<int64_t>((*src[6])[{row / page, sequence, 0, 0}]);
+  return number < 0 || number >= src[1]->shape[1] / page ? -1 : number * page + row % page;
+}
+
+/// The attention score of a query row and a row of its sequence; -infinity if the query must not see the row.
 double attention_score(const Tensor& node, const Sources& src, const Index& query, int64_t row) {
   const auto& p = params<AttentionParams>(node);
   const Array &q = *src[0], &k = *src[1];
+  const int64_t stored = kv_row(node, src, query[1], row);
+  if (stored < 0) return kMinusInfinity;
   const auto [t, h, z] = std::array{query[1], query[2], query[3]};
   if (src[3]) {
     const auto position = static_cast<int64_t>((*src[3])[{t, src[3]->shape[1] == 1 ? 0 : z, 0, 0}]);
@@ -337,7 +354,7 @@ double attention_score(const Tensor& node, const Sources& src, const Index& quer
     if (p.window > 0 && row <= position - p.window) return kMinusInfinity;
   }
   const int64_t of = q.shape[3] == 1 ? 0 : z;
-  double score = p.scale * dot(q.row({0, t, h, of}), k.row({0, row, h / (q.shape[2] / k.shape[2]), z}));
+  double score = p.scale * dot(q.row({0, t, h, of}), k.row({0, stored, h / (q.shape[2] / k.shape[2]), z}));
   if (p.softcap > 0) score = p.softcap * std::tanh(score / p.softcap);
   if (!src[4]) return score;
   const Array& mask = *src[4];
@@ -357,18 +374,19 @@ Array attention(const Tensor& node, const Sources& src) {
   Array result(node.shape);
   for_each_row({1, q.shape[1], q.shape[2], v.shape[3]}, [&](const Index& query) {
     const auto [t, h, z] = std::array{query[1], query[2], query[3]};
-    Values weights(v.shape[1]);
-    for (int64_t row = 0; row < v.shape[1]; ++row) weights[row] = attention_score(node, src, query, row);
+    const int64_t rows = rows_of_sequence(node, src);
+    Values weights(rows);
+    for (int64_t row = 0; row < rows; ++row) weights[row] = attention_score(node, src, query, row);
     if (node.shape[0] > v.shape[0]) {
       Values scores = weights;
       if (src[5]) scores.push_back(sink_of(src[5], h));
       result[{v.shape[0], h, t, z}] = log_sum_exp(scores);
     }
     soft_max_of(weights, sink_of(src[5], h));
-    for (int64_t row = 0; row < v.shape[1]; ++row) {
+    for (int64_t row = 0; row < rows; ++row) {
       if (weights[row] == 0) continue;
       const std::span<double> sums = result.row({0, h, t, z});
-      const std::span<const double> values = v.row({0, row, h / (q.shape[2] / v.shape[2]), z});
+      const std::span<const double> values = v.row({0, kv_row(node, src, t, row), h / (q.shape[2] / v.shape[2]), z});
       for (size_t i = 0; i < values.size(); ++i) sums[i] += weights[row] * values[i];
     }
   });

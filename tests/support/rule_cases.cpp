@@ -115,6 +115,14 @@ constexpr std::string_view kCases[] = {
     "input %x f32 [5, 4, 3, 6]\ninput %l f32 [6, 4, 3]\n%y = merge_attention(%x, %l)",
     "input %x f32 [2, 4, 3, 1]\ninput %l f32 [2, 4, 3]\n%y = merge_attention(%x, %l)",
 
+    // Cases of attention to pages of several sequences. The pages are whole, or their rows are divided into parts.
+    "input %q f32 [4, 5, 4, 2]\ninput %k f32 [4, 6, 2, 2]\ninput %v f32 [3, 6, 2, 2]\ninput %p i32 [5]\n"
+    "input %s f32 [4]\ninput %w i32 [2, 3]\ninput %y i32 [5]\n"
+    "%r = attention(%q, %k, %v, %p, _, %s, %w, %y) {causal=true, window=3, page=2}",
+    "input %q f32 [4, 5, 3]\ninput %k f16 [4, 6, 3, 3]\ninput %v f16 [5, 6, 3, 3]\ninput %p i32 [5, 3]\n"
+    "input %w i32 [3, 2]\ninput %y i32 [5]\n"
+    "%r = attention(%q, %k, %v, %p, _, _, %w, %y) {causal=true, parts=3, page=1}",
+
     // Convolutions: one group, pixels that are independent, a depthwise convolution with 1 or 2 results per channel,
     // and groups that must be whole.
     "input %w f32 [3, 2, 5, 7]\ninput %x f32 [4, 5, 5, 3]\n%y = conv_2d(%w, %x) {stride=[2,1], pads=[1,1,0,1]}",

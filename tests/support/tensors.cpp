@@ -90,6 +90,8 @@ enum class Use {
   kTexts,
   kSequences,
   kPlaces,
+  kRows,
+  kRuns,
   kMask,
   kWeight,
   kDecay,
@@ -141,6 +143,12 @@ std::optional<Asked> role_of_source(const Tensor& node, size_t i) {
   if (node.op == Op::kWhere && i == 0) return Asked{Use::kIds, 2};
   if (node.op == Op::kCompare && node.src[i]->dtype == DType::kI32) return Asked{Use::kIds, 4};
   if (node.op == Op::kDiv && i == 1) return Asked{Use::kFactor, no_limit};
+  if (node.op == Op::kAttention && node.src[6] != nullptr) {
+    const int64_t page = std::get<AttentionParams>(node.params).page;
+    if (i == 3) return Asked{Use::kRows, node.src[6]->shape[0] * page};
+    if (i == 6) return Asked{Use::kIds, node.src[1]->shape[1] / page};
+    if (i == 7) return Asked{Use::kRuns, node.src[6]->shape[1]};
+  }
   if (node.op == Op::kAttention && i == 3) return Asked{Use::kPositions, node.src[1]->shape[1]};
   if (node.op == Op::kAttention && i == 4) return Asked{Use::kMask, no_limit};
   if (node.op == Op::kSoftMax && i == 1) return Asked{Use::kMask, no_limit};
@@ -221,6 +229,18 @@ Values sequences(Random& random, int64_t count, int64_t limit) {
   return values;
 }
 
+/// Sequences of the queries of a batch. Consecutive queries often have the same sequence. Some numbers are outside
+/// [0, limit).
+Values runs(Random& random, int64_t count, int64_t limit) {
+  Values values(count);
+  for (int64_t i = 0; i < count;) {
+    const int64_t end = std::min(count, i + random.integer(1, 30)), sequence = random.integer(0, limit);
+    const bool is_outside = random.integer(0, 8) == 0;
+    for (; i < end; ++i) values[i] = static_cast<double>(!is_outside ? sequence : sequence % 2 == 0 ? -1 : limit);
+  }
+  return values;
+}
+
 /// Values in [-scale, scale]. The values consist of a few repeated blocks, so that only a few blocks have to be
 /// encoded.
 Values drawn_blocks(Random& random, int64_t elements, double scale) {
@@ -245,6 +265,7 @@ Values random_values(const Tensor& leaf, const Asked& role, uint64_t seed) {
   if (role.use == Use::kPositions) return ascending(random, leaf.elements(), role.limit);
   if (role.use == Use::kTexts) return texts(random, leaf.elements());
   if (role.use == Use::kSequences) return sequences(random, leaf.elements(), role.limit);
+  if (role.use == Use::kRuns) return runs(random, leaf.elements(), role.limit);
   if (is_searched(leaf.dtype)) return drawn_blocks(random, leaf.elements(), role.scale);
   Values values(leaf.elements());
   for (double& value : values) {
@@ -254,6 +275,9 @@ Values random_values(const Tensor& leaf, const Asked& role, uint64_t seed) {
         break;
       case Use::kPlaces:
         value = static_cast<double>(random.integer(-1, role.limit + 1));
+        break;
+      case Use::kRows:  // -1 marks padding
+        value = static_cast<double>(random.integer(-1, role.limit));
         break;
       case Use::kFactor:
         value = random.between(1, 3);

@@ -5,6 +5,7 @@
 // If there are too few tiles for all parts, the KV segments of a tile are divided among the parts. Each part stores
 // partial results in the workspace (prepare()). Then run() merges these results in the order of segments. A single part
 // also merges partial results in this order.
+#include <algorithm>
 #include <limits>
 
 #include "devices/cpu/ops/attention_tile.h"
@@ -16,9 +17,18 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-bool splits_kv(const AttentionShape& shape, int parts) {
-  return shape.segments > 1 && shape.tiles < 2 * parts;
+bool splits_kv(const AttentionShape& shape, int64_t tiles, int parts) {
+  return shape.segments > 1 && tiles < 2 * parts;
 }
+
+/// The tiles of a node. The number of tiles depends on the sequences of the queries.
+struct Tiles {
+  explicit Tiles(const Tensor& node)
+      : shape(node), queries(node, shape), count(shape.z * shape.kv_heads * shape.head_tiles * queries.count()) {}
+  AttentionShape shape;
+  QueryTiles queries;
+  int64_t count;
+};
 
 /// Number of floats per part: the scratch of a Tile, and merged values for each row of the tile.
 int64_t part_floats(const AttentionShape& shape) {
@@ -33,12 +43,13 @@ float* result_row(Tensor& node, const Tile& tile, int64_t row) {
   return reinterpret_cast<float*>(row_at(node, {tile.head(row), tile.query(row), tile.batch()}));
 }
 
-void run_whole_tiles(const TeamContext& ctx, Tensor& node, const AttentionShape& shape, float* scratch) {
+void run_whole_tiles(const TeamContext& ctx, Tensor& node, Tiles& tiles, float* scratch) {
+  const AttentionShape& shape = tiles.shape;
   float* values = scratch + shape.scratch_floats();
-  for (int64_t round = 0; round * ctx.parts < shape.tiles; ++round) {
+  for (int64_t round = 0; round * ctx.parts < tiles.count; ++round) {
     const int64_t index = round * ctx.parts + (round % 2 ? ctx.parts - 1 - ctx.part : ctx.part);
-    if (index >= shape.tiles) continue;
-    Tile tile(node, shape, index, scratch);
+    if (index >= tiles.count) continue;
+    Tile tile(node, shape, tiles.queries, index, scratch);
     Partial merged[kAttentionRows];
     for (int64_t row = 0; row < tile.rows(); ++row) merged[row] = {kMinusInfinity, 0, values + row * shape.e};
     const KvRange range = tile.range();
@@ -63,11 +74,11 @@ struct Split {
 };
 
 /// First phase: processes the (tile, segment) pairs of this part.
-void run_segments(const TeamContext& ctx, const Tensor& node, const AttentionShape& shape, const Split& split,
-                  float* scratch) {
-  for (int64_t item = ctx.part; item < shape.tiles * split.count; item += ctx.parts) {
+void run_segments(const TeamContext& ctx, const Tensor& node, Tiles& tiles, const Split& split, float* scratch) {
+  const AttentionShape& shape = tiles.shape;
+  for (int64_t item = ctx.part; item < tiles.count * split.count; item += ctx.parts) {
     const int64_t index = item / split.count, segment = split.first + item % split.count;
-    Tile tile(node, shape, index, scratch);
+    Tile tile(node, shape, tiles.queries, index, scratch);
     tile.run_segment(segment);
     for (int64_t row = 0; row < tile.rows(); ++row) {
       const Partial from = tile.partial(row);
@@ -79,11 +90,11 @@ void run_segments(const TeamContext& ctx, const Tensor& node, const AttentionSha
 }
 
 /// Second phase: merges the partial results of this part's tiles.
-void merge_segments(const TeamContext& ctx, Tensor& node, const AttentionShape& shape, const Split& split,
-                    float* scratch) {
+void merge_segments(const TeamContext& ctx, Tensor& node, Tiles& tiles, const Split& split, float* scratch) {
+  const AttentionShape& shape = tiles.shape;
   float* values = scratch + shape.scratch_floats();
-  for (int64_t index = ctx.part; index < shape.tiles; index += ctx.parts) {
-    const Tile tile(node, shape, index, scratch);
+  for (int64_t index = ctx.part; index < tiles.count; index += ctx.parts) {
+    const Tile tile(node, shape, tiles.queries, index, scratch);
     for (int64_t row = 0; row < tile.rows(); ++row) {
       Partial merged{kMinusInfinity, 0, values};
       for (int64_t segment = split.first; segment < split.first + split.count; ++segment) {
@@ -101,9 +112,10 @@ float* scratch_of(const TeamContext& ctx, const AttentionShape& shape) {
 
 /// Returns an empty range of segments if the parts take whole tiles. Each run computes the range again, because the KV
 /// rows that queries see may change.
-Split split_of(const TeamContext& ctx, const Tensor& node, const AttentionShape& shape) {
-  if (!splits_kv(shape, ctx.parts)) return {};
-  const KvRange range = visible(node);
+Split split_of(const TeamContext& ctx, const Tensor& node, const Tiles& tiles) {
+  const AttentionShape& shape = tiles.shape;
+  if (!splits_kv(shape, tiles.count, ctx.parts)) return {};
+  const KvRange range = visible(node, shape);
   const int64_t first = range.begin / shape.segment_rows;
   const int64_t end = (range.end + shape.segment_rows - 1) / shape.segment_rows;
   if (end - first < 2) return {};
@@ -111,31 +123,35 @@ Split split_of(const TeamContext& ctx, const Tensor& node, const AttentionShape&
 }
 
 void prepare(const TeamContext& ctx, Tensor& node) {
-  const AttentionShape shape(node);
-  run_segments(ctx, node, shape, split_of(ctx, node, shape), scratch_of(ctx, shape));
+  Tiles tiles(node);
+  run_segments(ctx, node, tiles, split_of(ctx, node, tiles), scratch_of(ctx, tiles.shape));
 }
 
 bool prepares(const Tensor& node, int parts) {
-  return splits_kv(AttentionShape(node), parts);
+  const AttentionShape shape(node);
+  return splits_kv(shape, shape.min_tiles, parts);
 }
 
 void run(const TeamContext& ctx, Tensor& node) {
-  const AttentionShape shape(node);
-  const Split split = split_of(ctx, node, shape);
-  float* scratch = scratch_of(ctx, shape);
-  if (split.count == 0) return run_whole_tiles(ctx, node, shape, scratch);
-  merge_segments(ctx, node, shape, split, scratch);
+  Tiles tiles(node);
+  const Split split = split_of(ctx, node, tiles);
+  float* scratch = scratch_of(ctx, tiles.shape);
+  if (split.count == 0) return run_whole_tiles(ctx, node, tiles, scratch);
+  merge_segments(ctx, node, tiles, split, scratch);
 }
 
 bool supports(const Tensor& node) {
   const Tensor *q = node.src[0], *k = node.src[1], *v = node.src[2];
   const Tensor *positions = source(node, AttentionSource::kPositions), *mask = source(node, AttentionSource::kMask),
-               *sinks = source(node, AttentionSource::kSinks);
+               *sinks = source(node, AttentionSource::kSinks), *table = source(node, AttentionSource::kTable),
+               *sequences = source(node, AttentionSource::kSequences);
   const auto& params = std::get<AttentionParams>(node.params);
   if (node.dtype != DType::kF32 || !node.is_contiguous() || !is_float(q) || !is_readable(k) || !is_readable(v)) {
     return false;
   }
   if ((params.causal || params.window > 0) && !positions) return false;
+  if ((table == nullptr) != (sequences == nullptr)) return false;
+  if (table && (table->dtype != DType::kI32 || sequences->dtype != DType::kI32 || mask)) return false;
   return (!positions || positions->dtype == DType::kI32) && (!mask || is_float(mask)) &&
          (!sinks || sinks->dtype == DType::kF32);
 }
@@ -143,7 +159,10 @@ bool supports(const Tensor& node) {
 size_t workspace(const Tensor& node, int parts) {
   const AttentionShape shape(node);
   int64_t floats = parts * part_floats(shape);
-  if (splits_kv(shape, parts)) floats += shape.tiles * shape.segments * shape.tile_rows() * partial_floats(shape);
+  if (splits_kv(shape, shape.min_tiles, parts)) {
+    const int64_t tiles = std::min<int64_t>(shape.max_tiles, 2 * parts - 1);
+    floats += tiles * shape.segments * shape.tile_rows() * partial_floats(shape);
+  }
   return floats * sizeof(float);
 }
 

@@ -35,12 +35,16 @@ AttentionShape::AttentionShape(const Tensor& node) {
   const Tensor &q = *node.src[0], &k = *node.src[1], &v = *node.src[2];
   d = q.shape[0], t = q.shape[1], h = q.shape[2], z = k.shape[3];
   e = v.shape[0], s = k.shape[1], kv_heads = k.shape[2];
+  const Tensor* table = source(node, AttentionSource::kTable);
+  page = table == nullptr || s == 0 ? 0 : std::get<AttentionParams>(node.params).page;
+  pages = page > 0 ? s / page : 0;
+  if (table != nullptr) s = table->shape[0] * page;
   group = kv_heads > 0 ? h / kv_heads : 1;
   tile_heads = std::clamp<int64_t>(group, 1, kAttentionRows);
   tile_queries = std::clamp<int64_t>(kAttentionRows / tile_heads, 1, std::max<int64_t>(t, 1));
   head_tiles = blocks(group, tile_heads);
-  query_tiles = blocks(t, tile_queries);
-  tiles = z * kv_heads * head_tiles * query_tiles;
+  min_tiles = z * kv_heads * head_tiles * blocks(t, tile_queries);
+  max_tiles = table == nullptr ? min_tiles : z * kv_heads * head_tiles * t;
   segment_rows = std::max(kSegmentRows, blocks(blocks(s, kMaxSegments), kAttentionBlock) * kAttentionBlock);
   segments = blocks(s, segment_rows);
 }
@@ -51,9 +55,47 @@ size_t AttentionShape::scratch_floats() const {
   return padded(tile_rows()) * row + lane_floats + kAttentionBlock * (row + kAttentionRows) + 5 * kAttentionRows;
 }
 
-KvRange visible(const Tensor& node, int64_t query, int64_t batch) {
+QueryTiles::QueryTiles(const Tensor& node, const AttentionShape& shape)
+    : node_(node), t_(shape.t), tile_queries_(shape.tile_queries) {
+  for (int64_t first = 0; first < t_;) {
+    const Queries run = run_at(first);
+    count_ += blocks(run.count, tile_queries_);
+    first += run.count;
+  }
+  run_ = run_at(0);
+}
+
+QueryTiles::Queries QueryTiles::run_at(int64_t first) const {
+  int64_t end = first;
+  if (source(node_, AttentionSource::kSequences) == nullptr) {
+    end = t_;
+  } else {
+    while (end < t_ && sequence_of(node_, end) == sequence_of(node_, first)) ++end;
+  }
+  return {first, end - first, end - first};
+}
+
+QueryTiles::Queries QueryTiles::find(int64_t index) {
+  if (index < index_of_run_) run_ = run_at(0), index_of_run_ = 0;
+  for (int64_t tiles; index >= index_of_run_ + (tiles = blocks(run_.count, tile_queries_)); index_of_run_ += tiles) {
+    run_ = run_at(run_.first + run_.count);
+  }
+  const int64_t begin = (index - index_of_run_) * tile_queries_;
+  return {run_.first + begin, std::min(tile_queries_, run_.count - begin), run_.run};
+}
+
+int64_t sequence_of(const Tensor& node, int64_t query) {
+  const Tensor& sequences = *source(node, AttentionSource::kSequences);
+  return *reinterpret_cast<const int32_t*>(sequences.data + query * sequences.strides[0]);
+}
+
+KvRange visible(const Tensor& node, const AttentionShape& shape, int64_t query, int64_t batch) {
   const auto& params = std::get<AttentionParams>(node.params);
-  KvRange range{0, source(node, AttentionSource::kK)->shape[1]};
+  KvRange range{0, shape.s};
+  if (const Tensor* table = source(node, AttentionSource::kTable)) {
+    const int64_t sequence = sequence_of(node, query);
+    if (sequence < 0 || sequence >= table->shape[1]) return {};
+  }
   const Tensor* positions = source(node, AttentionSource::kPositions);
   if (!positions) return range;
   const std::byte* at = positions->data + query * positions->strides[0];
@@ -64,10 +106,10 @@ KvRange visible(const Tensor& node, int64_t query, int64_t batch) {
   return range;
 }
 
-KvRange visible(const Tensor& node) {
-  KvRange all{source(node, AttentionSource::kK)->shape[1], 0};
+KvRange visible(const Tensor& node, const AttentionShape& shape) {
+  KvRange all{shape.s, 0};
   for (int64_t batch = 0; batch < node.shape[3]; ++batch) {
-    for (int64_t query = 0; query < node.shape[2]; ++query) all = unite(all, visible(node, query, batch));
+    for (int64_t query = 0; query < node.shape[2]; ++query) all = unite(all, visible(node, shape, query, batch));
   }
   return all;
 }
