@@ -226,10 +226,10 @@ Step fuse(Nodes nodes, const Readers& readers, const GpuTraits& gpu) {
 namespace {
 
 /// Returns the step's result if the step can write a record (column_record.h) of this result, else nullptr.
-const Tensor* recordable(const Step& step, const GpuTraits& gpu) {
+const Tensor* recordable(const Step& step) {
   const Tensor& result = *step.nodes.back();
   const bool is_norm = step.run == run_norm || step.run == run_sum_and_norm;
-  const bool can = is_norm ? rms_norm_records(result, gpu) : result.op == Op::kAttention && attention_records(result);
+  const bool can = is_norm ? rms_norm_records(result) : result.op == Op::kAttention && attention_records(result);
   return can && result.elements() <= kMostRecorded ? &result : nullptr;
 }
 /// Whether a tensor is a single f32 column that fits in the record.
@@ -259,7 +259,7 @@ struct Taken {
 Taken take_record(const Tensor& column, std::span<Step> steps, Tensor* behind, const GpuTraits& gpu) {
   Taken taken;
   for (Step& step : steps) {
-    if (recordable(step, gpu) != nullptr) return taken;
+    if (recordable(step) != nullptr) return taken;
     const ColumnForms forms = forms_of(step.nodes, column, gpu);
     step.reads |= forms;
     taken.all |= forms;
@@ -279,7 +279,7 @@ PassedForms share_records(std::span<Step> steps, const GpuTraits& gpu, const Nei
     return taken.all;
   };
   for (size_t i = 0; i < steps.size(); ++i) {
-    if (const Tensor* column = recordable(steps[i], gpu)) steps[i].writes = take(*column, steps.subspan(i + 1));
+    if (const Tensor* column = recordable(steps[i])) steps[i].writes = take(*column, steps.subspan(i + 1));
   }
   const Tensor* const before = neighbours.before;
   if (before != nullptr && is_short_column(*before)) passed.before = take(*before, steps).bits();

@@ -52,7 +52,8 @@ Launcher::Launcher(std::string name, const GpuTraits& gpu, std::function<void(cu
     : name_(std::move(name)), no_graph_(std::move(no_graph)), context_{nullptr, gpu} {
   const CurrentGpu current(gpu.gpu);
   check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), name_, "create a stream");
-  const size_t counters = (static_cast<size_t>(gpu.processors) * sizeof(uint32_t) + 255) / 256 * 256;
+  constexpr size_t counters = kCounters * sizeof(uint32_t);
+  static_assert(counters % 256 == 0, "the record after the counters is aligned");
   const size_t bytes = counters + kRecordBytes;
   cudaError_t status = cudaMallocAsync(reinterpret_cast<void**>(&context_.counters), bytes, context_.stream);
   if (status == cudaSuccess) status = cudaMemsetAsync(context_.counters, 0, bytes, context_.stream);

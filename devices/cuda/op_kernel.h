@@ -27,11 +27,14 @@ struct GpuTraits {
   SwitchedOff off = {};
 };
 
+/// Number of counters of a LaunchContext.
+inline constexpr int64_t kCounters = 4096;
+
 struct LaunchContext {
   cudaStream_t stream = nullptr;
   GpuTraits gpu;
-  /// One counter per multiprocessor, for kernels that count their finished blocks. Each counter is 0 before and after
-  /// every kernel of the stream.
+  /// kCounters counters, for kernels that count their finished blocks. Each counter is 0 before and after every kernel
+  /// of the stream.
   uint32_t* counters = nullptr;
   std::byte* record_memory = nullptr;  ///< memory for one record: kRecordBytes bytes
   /// A record is a column converted to 8-bit integers (column_record.h). `writes`: forms of the record that the queued

@@ -306,19 +306,31 @@ TEST(CudaAttention, OneLaunchServesAllPositionsInAnyBlockOrder) {
   }
 }
 
-/// Returns the number of splits of a decoding step on a GPU with 132 multiprocessors.
-int64_t splits(int64_t kv_heads, int64_t keys) {
+/// Returns the number of segments whose partial results a decoding step stores on a GPU with 132 multiprocessors.
+int64_t stored_segments(int64_t kv_heads, int64_t keys) {
   Attention attention({.d = 128, .e = 128, .s = keys, .kv_heads = kv_heads});
   const size_t bytes = cuda::kernel_for(Op::kAttention).workspace(*attention.node, {.processors = 132});
   const auto each = static_cast<size_t>(attention.node->rows() * (128 + 2)) * sizeof(float);
   EXPECT_EQ(bytes % each, 0u);
-  return bytes == 0 ? 1 : static_cast<int64_t>(bytes / each);
+  return static_cast<int64_t>(bytes / each);
 }
 
 TEST(CudaAttention, ShortContextsAreAlsoSplit) {
-  const std::array<int64_t, 3> all[] = {{8, 64, 1},    {8, 128, 1},     {8, 129, 3},   {8, 255, 4},
-                                        {8, 1000, 16}, {1, 10000, 128}, {132, 1000, 1}};
-  for (const auto& [kv_heads, keys, expected] : all) EXPECT_EQ(splits(kv_heads, keys), expected) << keys;
+  const std::array<int64_t, 3> all[] = {{8, 64, 0},   {8, 128, 0},   {8, 129, 2},    {8, 255, 2},
+                                        {8, 1000, 8}, {8, 4097, 33}, {1, 10000, 52}, {132, 1000, 0}};
+  for (const auto& [kv_heads, keys, expected] : all) EXPECT_EQ(stored_segments(kv_heads, keys), expected) << keys;
+}
+
+TEST(CudaAttention, SegmentsHaveFixedBoundaries) {
+  using cuda::attention::first_tile_of, cuda::attention::segment_of;
+  for (int tile = 0, segment = 0; tile < 10000; ++tile) {
+    if (tile == first_tile_of(segment + 1)) ++segment;
+    ASSERT_EQ(segment_of(tile), segment) << tile;
+    ASSERT_LE(first_tile_of(segment), tile);
+    ASSERT_LE(first_tile_of(segment + 1) - first_tile_of(segment), std::max(2, tile / 16)) << tile;
+  }
+  EXPECT_EQ(first_tile_of(32), 64);
+  EXPECT_EQ(segment_of(32768 / 64 - 1), 79);
 }
 
 TEST(CudaAttention, TilesHandleBF16ValuesOfAnyMagnitude) {
@@ -406,15 +418,15 @@ Sizes latent(DType dtype, int64_t heads, int64_t t, int64_t s) {
 TEST(CudaAttention, LatentAttentionMatchesReferenceForAnyDTypeAndHeadCount) {
   for (const DType dtype : kCacheDTypes) {
     const bool is_16_bit = dtype == DType::kF16 || dtype == DType::kBF16;
-    const auto check_few = [&](const Sizes& sizes) {
+    const auto check_latent = [&](const Sizes& sizes) {
       is_16_bit ? check_choice(Choice::kLatent, sizes) : check_slices(sizes);
     };
-    for (const int64_t s : {1, 64, 130, 700}) check_few(latent(dtype, 16, 1, s));
-    check_choice(Choice::kRows, latent(dtype, 5, 1, 200));
-    check_few(latent(dtype, 20, 2, 200));
-    check_few(latent(dtype, 3, 9, 100));
-    check_slices(latent(dtype, 128, 1, 200));
-    check_slices(latent(dtype, 16, 20, 100));
+    for (const int64_t s : {1, 64, 130, 700}) check_latent(latent(dtype, 16, 1, s));
+    check_latent(latent(dtype, 5, 1, 200));
+    check_latent(latent(dtype, 20, 2, 200));
+    check_latent(latent(dtype, 3, 9, 100));
+    check_latent(latent(dtype, 128, 1, 200));
+    check_latent(latent(dtype, 16, 20, 100));
   }
 }
 
@@ -455,7 +467,7 @@ TEST(CudaAttention, PartialResultsEndWithLogSumExp) {
       check_parts(Choice::kTiles, {.t = t, .s = s});
       check_parts(Choice::kTiles, {.keys = DType::kQ8_0, .t = t, .s = s, .group = 20});
       check_parts(Choice::kLatent, latent(DType::kF16, 12, t, s));
-      check_parts(Choice::kSlices, latent(DType::kBF16, 128, t, s));
+      check_parts(Choice::kSlices, {.keys = DType::kBF16, .d = 576, .e = 512, .t = t, .s = s});
       check_parts(Choice::kSlices, latent(DType::kQ8_0, 20, t, s));
       check_parts(Choice::kRows, {.keys = DType::kF32, .t = t, .s = s, .group = 2});
     }

@@ -92,7 +92,7 @@ TEST(ColumnRecord, NormRecordsEqualRecordsOfSeparateQuantisation) {
           return mul(g, rms_norm(g, y, {1e-5F}), w.add("w", DType::kF32, shape));
         });
         Tensor &y = rig.node(0), &z = rig.node(2);
-        ASSERT_TRUE(rms_norm_records(z, kGpu));
+        ASSERT_TRUE(rms_norm_records(z));
         rig.context().writes = forms;
         const View a = view_of(*y.src[0]), b = view_of(*y.src[1]);
         const NormWeight weight(*z.src[1]);
@@ -108,9 +108,9 @@ TEST(ColumnRecord, NormRecordsEqualRecordsOfSeparateQuantisation) {
 }
 TEST(ColumnRecord, NormsOfSeveralRowsOrOfLongRowsWriteNoRecord) {
   Graph g;
-  EXPECT_TRUE(rms_norm_records(*g.input("a", DType::kF32, {16384, 1, 1, 1}), kGpu));
-  EXPECT_FALSE(rms_norm_records(*g.input("b", DType::kF32, {16448, 1, 1, 1}), kGpu));
-  EXPECT_FALSE(rms_norm_records(*g.input("c", DType::kF32, {256, 2, 1, 1}), kGpu));
+  EXPECT_TRUE(rms_norm_records(*g.input("a", DType::kF32, {16384, 1, 1, 1})));
+  EXPECT_FALSE(rms_norm_records(*g.input("b", DType::kF32, {16448, 1, 1, 1})));
+  EXPECT_FALSE(rms_norm_records(*g.input("c", DType::kF32, {256, 2, 1, 1})));
 }
 
 /// Cases with few keys use one block, and cases with many keys use several blocks. The dtypes cover kernels with and

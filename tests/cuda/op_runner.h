@@ -68,8 +68,7 @@ class CudaRun {
       : graph_(graph), leaves_(leaves) {
     context.gpu = gpu;
     check_cuda(cudaStreamCreate(&context.stream));
-    const size_t counters = static_cast<size_t>(gpu.processors) * sizeof(uint32_t);
-    context.counters = reinterpret_cast<uint32_t*>(zeros(counters));
+    context.counters = reinterpret_cast<uint32_t*>(zeros(cuda::kCounters * sizeof(uint32_t)));
     for (Tensor* leaf : graph.leaves()) {
       place(*leaf, leaf->bytes());
       const std::vector<std::byte> bytes = encode(leaf->dtype, leaves.at(leaf));

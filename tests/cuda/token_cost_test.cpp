@@ -45,17 +45,18 @@ class TokenCost : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, TokenCost, testing::Values(1, 2, 3), testing::PrintToStringParamName());
 
-// Each rank copies four inputs, launches one graph and fetches its logits in one copy. Before a rank overwrites the
-// host memory of the inputs, the rank waits for one event. The GPU has read the inputs long before this wait.
+// Each rank copies six inputs (token, position, sequence, output, page table and cache row), launches one graph and
+// fetches its logits in one copy. Before a rank overwrites the host memory of the inputs, the rank waits for one event.
+// The GPU has read the inputs long before this wait.
 TEST_P(TokenCost, LogitsTakeOneCopyPerRank) {
   EXPECT_THAT(cost(0), ElementsAre(Pair("cudaEventRecord", ranks()), Pair("cudaEventSynchronize", ranks()),
-                                   Pair("cudaGraphLaunch", ranks()), Pair("cudaMemcpyAsync", 5 * ranks()),
+                                   Pair("cudaGraphLaunch", ranks()), Pair("cudaMemcpyAsync", 7 * ranks()),
                                    Pair("cudaStreamSynchronize", ranks())));
 }
 TEST_P(TokenCost, CandidatesTakeTwoCopies) {
   const std::map<std::string, int> calls = cost(40);
   EXPECT_EQ(calls.at("cudaGraphLaunch"), ranks());
-  EXPECT_EQ(calls.at("cudaMemcpyAsync"), 4 * ranks() + 2) << "one rank copies token ids and their logits";
+  EXPECT_EQ(calls.at("cudaMemcpyAsync"), 6 * ranks() + 2) << "one rank copies token ids and their logits";
   EXPECT_EQ(calls.at("cudaStreamSynchronize"), ranks());
 }
 

@@ -1,6 +1,5 @@
 // Attention on tensor cores for keys whose first elements are also the values, as in latent attention. Keys have up to
-// 576 columns, and values up to 512. Each KV row is read once, as key and as value. The kernel is for decode: there are
-// few query rows, and reading KV rows takes most of the time.
+// 576 columns, and values up to 512. Each KV row is read once, as key and as value.
 //
 // Eight warps share 16 query rows and a tile of 64 keys. One whole tile is in shared memory while the next tile is
 // copied. In the product of queries and keys, each warp processes 32 keys and a quarter of the columns. The warp keeps
@@ -34,10 +33,11 @@ struct LatentLayout {
   static constexpr int kWeightsAt = kProductsAt + kProductBytes;
   static constexpr int kFactsAt = kQueriesAt + 2 * kQueryBytes;
   static constexpr int kMarksAt = kFactsAt + kLatentRows * static_cast<int>(sizeof(RowFacts));
-  static constexpr int kRowsAt = kMarksAt + kKeys * 4;  ///< [3][row]: factor for sums from earlier tiles, final largest
-                                                        ///< score, final sum
-  static constexpr int kBytes = kRowsAt + 3 * kLatentRows * 4;
-  static_assert(kWeightsAt + 2 * kWeightBytes <= kFactsAt && kLatentWarps * kMaxSplits * 4 <= kTileBytes);
+  static constexpr int kRowsAt = kMarksAt + kKeys * 4;  ///< [3][row]: factor for sums from earlier tiles; largest score
+                                                        ///< and sum of the segment
+  static constexpr int kKeyRowsAt = kRowsAt + 3 * kLatentRows * 4;
+  static constexpr int kBytes = kKeyRowsAt + static_cast<int>(sizeof(KeyRows));
+  static_assert(kWeightsAt + 2 * kWeightBytes <= kFactsAt && kLatentWarps * kMergeFloats * 4 <= kTileBytes);
 };
 
 template <bool kF16>
@@ -50,20 +50,19 @@ struct LatentBlock {
   const Arguments& a;
   std::byte* shared;
   const std::byte* keys;  ///< K of this KV head
-  Range seen;
   int warp, lane;
   uint32_t q_high[kLatentSteps][4], q_low[kLatentSteps][4];
   float top = kMinusInfinity, sum = 0;  ///< for the lane's row in the soft-max: `top` is the largest score; `sum` is
                                         ///< the sum of the weights of the lane's keys
-  float values[kColumns / 8][4] = {};
+  TwoRows<kColumns / 8> segment;        ///< sums of the current segment
+  Totals totals;                        ///< of the segments before it
 
-  __device__ LatentBlock(const Arguments& a, std::byte* shared, const Place& place, Range seen)
+  __device__ LatentBlock(const Arguments& a, std::byte* shared, const Place& place)
       : a(a),
         shared(shared),
         keys(a.k.data + place.kv_head * a.k.head + place.batch * a.k.batch),
-        seen(seen),
-        warp(static_cast<int>(threadIdx.x / 32)),
-        lane(static_cast<int>(threadIdx.x % 32)) {}
+        warp(static_cast<int>(kept(threadIdx.x)) / 32),
+        lane(static_cast<int>(kept(threadIdx.x)) % 32) {}
 
   __device__ uint16_t* tile_at(int tile) const {
     return reinterpret_cast<uint16_t*>(shared + tile % 2 * LatentLayout::kTileBytes);
@@ -77,18 +76,19 @@ struct LatentBlock {
   }
   __device__ const RowFacts* facts() const { return reinterpret_cast<RowFacts*>(shared + LatentLayout::kFactsAt); }
   __device__ int* marks() const { return reinterpret_cast<int*>(shared + LatentLayout::kMarksAt); }
+  __device__ KeyRows& key_rows() const { return *reinterpret_cast<KeyRows*>(shared + LatentLayout::kKeyRowsAt); }
   __device__ float* rows(int which) const {
     return reinterpret_cast<float*>(shared + LatentLayout::kRowsAt) + which * kLatentRows;
   }
 
-  /// Starts to copy a tile. Invisible keys become zeros. The padding of the columns to a multiple of 16 also becomes
-  /// zeros.
+  /// Starts to copy a tile. Keys without a row become zeros. The padding of the columns to a multiple of 16 also
+  /// becomes zeros.
   __device__ void fetch(int tile) const {
     const int chunks = (a.d + 15) / 16 * 2;
     for (int row = warp; row < kKeys; row += kLatentWarps) {
-      const int key = tile * kKeys + row;
-      const bool exists = key >= seen.begin && key < seen.end;
-      const std::byte* from = exists ? keys + key * a.k.row : keys;
+      const int stored = key_rows().of(tile)[row];
+      const bool exists = stored >= 0;
+      const std::byte* from = exists ? keys + stored * a.k.row : keys;
       uint16_t* const to = tile_at(tile) + row * kLatentPitch;
       for (int chunk = lane; chunk < chunks; chunk += 32) {
         const bool valid = exists && chunk * 8 < a.d;
@@ -166,7 +166,7 @@ struct LatentBlock {
       scores[i] = __expf(scores[i] - base + kLift);
       added += scores[i];
     }
-    sum = sum * keep + added;
+    sum = fmaf(sum, keep, added);
     const Split left = split<kF16>(scores[0], scores[1]), right = split<kF16>(scores[2], scores[3]);
     const int at = row * LatentLayout::kWeightPitch + first;
     store_as<uint2>(weights(0) + at, uint2{left.high, right.high});
@@ -174,7 +174,7 @@ struct LatentBlock {
     if (lane % 16 == 0) rows(0)[row] = keep;
   }
   __device__ void hide(int key, const RowFacts& row, float& score, int& mark, int tile) const {
-    const bool in_range = key >= row.begin && key < row.end;
+    const bool in_range = key >= row.begin && key < row.end && key_rows().of(tile)[key % kKeys] >= 0;
     if (!in_range) score = kMinusInfinity;
     if (in_range && a.mask != nullptr) score = add_mask(a, row.query, key, score);
     if (score != kMinusInfinity) mark = tile;
@@ -190,7 +190,7 @@ struct LatentBlock {
     }
   }
 
-  /// Adds the tile's weighted values to `values`, for the warp's columns.
+  /// Adds the tile's weighted values to the segment, for the warp's columns.
   __device__ void weigh(int tile) {
     const int first = warp * kColumns, row = lane % 16, half = lane / 16 * 8;
     float sums[kColumns / 8][4] = {};
@@ -213,77 +213,80 @@ struct LatentBlock {
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) values[n][i] = fmaf(values[n][i], keep[i / 2], sums[n][i]);
+      for (int i = 0; i < 4; ++i) segment.values[n][i] = fmaf(segment.values[n][i], keep[i / 2], sums[n][i]);
     }
   }
 
-  /// All threads of the block call finish() after the last tile. finish() passes the rows' largest scores and sums to
-  /// all warps, and undoes the scaling of the sums.
-  __device__ void finish() {
+  /// All threads of the block call end_segment() after the last tile of a segment. The rows' largest scores and sums
+  /// are passed to all warps.
+  __device__ void end_segment(const Work& work, int index) {
+    const Span span{lane, 0, warp * kColumns, min((warp + 1) * kColumns, a.e), warp == 0};
     for (int lanes = 8; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
-    if (lane % 16 == 0) rows(1)[soft_max_row()] = top, rows(2)[soft_max_row()] = sum * kLower;
+    if (lane % 16 == 0) rows(1)[soft_max_row()] = top, rows(2)[soft_max_row()] = sum;
+    top = kMinusInfinity, sum = 0;
     __syncthreads();
-  }
-
-  /// Writes the result if only this block computes these rows. Otherwise writes the partials of the block's split.
-  __device__ void write(const Place& place, bool alone) {
-    const int first = warp * kColumns;
-#pragma unroll 1
-    for (int half = 0; half < 2; ++half, next_row(values)) {
-      const int in_block = lane / 4 + 8 * half, row = place.first_row + in_block;
-      if (in_block >= place.rows) continue;
-      const RowEnd end = end_of(a, place, alone, row, rows(1)[in_block], rows(2)[in_block], warp == 0 && lane % 4 == 0);
-      if (first < a.e) store_row(end.to + first, lane, end.factor * kLower, a.e - first, values);
-    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) segment.top[i] = rows(1)[span.row(i)], segment.sum[i] = rows(2)[span.row(i)];
+    segment.multiply(kLower);
+    segment.end(a, work, span, totals, index);
   }
 };
 
 template <bool kF16>
-__global__ void __launch_bounds__(kLatentThreads, 1) attention_latent(const Arguments a) {
-  SHOAL_DYNAMIC_SHARED(std::byte, shared);
-  __shared__ int used;  // number of splits; needed only at the end, so it is in shared memory instead of a register
-  const Place place = place_of(a);
-  let_next_start();
-  wait_for_previous();
-  const Sight in_sight = sight(a, place);
-  const Share share = share_of(in_sight.some, a.splits, place.split);
-  if (place.split >= share.used) return;
-  if (threadIdx.x == 0) used = share.used;
-
-  LatentBlock<kF16> block(a, shared, place, in_sight.some);
-  if (share.first < share.last) block.fetch(share.first);
+__device__ inline void compute_latent(const Arguments& a, const Work& work, std::byte* shared) {
+  LatentBlock<kF16> block(a, shared, work.place);
+  KeyRows& key_rows = block.key_rows();
+  key_rows.start(a, work);
+  if (!work.share.tiles.empty()) block.fetch(work.share.tiles.begin);
   copy_async_commit();
   auto* high = reinterpret_cast<uint16_t*>(shared + LatentLayout::kQueriesAt);
   auto* low = high + kLatentRows * kLatentPitch;
   auto* facts = reinterpret_cast<RowFacts*>(shared + LatentLayout::kFactsAt);
-  load_queries<kF16, kLatentWarps, kLatentMostKeys>(a, place, kLatentRows, kLatentPitch, a.scale, high, low, facts);
+  load_queries<kF16, kLatentWarps, kLatentMostKeys>(a, work.place, kLatentRows, kLatentPitch, a.scale, high, low,
+                                                    facts);
   if (threadIdx.x < kKeys) block.marks()[threadIdx.x] = -1;
   __syncthreads();
   block.take_queries(high, low);
 
   const bool gaps = a.mask != nullptr || a.window > 0;
+  int segment = work.share.segments.begin;
 #pragma unroll 1
-  for (int tile = share.first; tile < share.last; ++tile) {
-    copy_async_wait<0>();
-    __syncthreads();  // the tile has arrived; the previous tile and the queries are no longer read
-    if (tile + 1 < share.last) block.fetch(tile + 1);
-    copy_async_commit();
-    block.multiply_keys(tile);
-    __syncthreads();
-    const bool whole =
-        a.mask == nullptr && tile * kKeys >= in_sight.all.begin && (tile + 1) * kKeys <= in_sight.all.end;
-    block.soft_max(tile, whole);
-    __syncthreads();
-    if (gaps && !whole) {
-      block.clear_unseen(tile);
+  do {  // also runs if no KV row is visible
+    const Range tiles = work.share.tiles_of(segment);
+#pragma unroll 1
+    for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+      copy_async_wait<0>();
+      __syncthreads();  // the tile has arrived; the previous tile and the queries are no longer read
+      if (tile + 1 < work.share.tiles.end) block.fetch(tile + 1);
+      copy_async_commit();
+      const int row_of_key = KeyRows::find(a, work, tile + 2);
+      block.multiply_keys(tile);
       __syncthreads();
+      const bool whole = work.sees_whole(a, tile) && !key_rows.has_missing(tile);
+      block.soft_max(tile, whole);
+      __syncthreads();
+      if (gaps && !whole) {
+        block.clear_unseen(tile);
+        __syncthreads();
+      }
+      block.weigh(tile);
+      key_rows.store(tile + 2, row_of_key);
     }
-    block.weigh(tile);
-  }
+    block.end_segment(work, segment);
+  } while (++segment < work.share.segments.end);
   copy_async_wait<0>();
-  block.finish();
-  block.write(place, used == 1);
-  merge_splits<kLatentWarps>(a, place, {0, a.e}, used, reinterpret_cast<float*>(shared));
+  end_rows<kLatentWarps>(a, work, {0, a.e}, reinterpret_cast<float*>(shared));
+}
+
+template <bool kF16>
+__global__ void __launch_bounds__(kLatentThreads, 1) attention_latent(const Arguments a) {
+  SHOAL_DYNAMIC_SHARED(std::byte, shared);
+  __shared__ Work work;
+  let_next_start();
+  wait_for_previous();
+  for_places(a, [&](const Place& place) {
+    if (start_work(a, place, work)) compute_latent<kF16>(a, work, shared);
+  });
 }
 
 }  // namespace shoal::cuda::attention

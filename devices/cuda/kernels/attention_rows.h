@@ -3,6 +3,7 @@
 // for all these rows.
 #pragma once
 
+#include "devices/cuda/kernels/attention_keys.h"
 #include "devices/cuda/kernels/attention_merge.h"
 #include "devices/cuda/kernels/dequantize.h"
 
@@ -26,50 +27,56 @@ struct RowReader {
   }
 };
 
-__device__ inline RowReader kv_row(const Source& source, const Place& place, int key) {
+__device__ inline RowReader kv_row(const Source& source, const Place& place, int row) {
   const std::byte* head = source.data + place.kv_head * source.head + place.batch * source.batch;
-  return {head + key * source.row, source.dtype, source.element};
+  return {head + row * source.row, source.dtype, source.element};
 }
 
 /// Arrays of floats in the block's shared memory.
 template <int kRows>
 struct RowsLayout {
-  float *queries, *values, *scores;  ///< [kRows][d], [kRows][e], [kRows][kKeys]
-  float *top, *sum, *keep;           ///< [kRows]
+  float *queries, *values, *scores;                 ///< [kRows][d], [kRows][e], [kRows][kKeys]
+  float *top, *sum, *keep, *total_top, *total_sum;  ///< [kRows]; the totals include the segments before the current
+                                                    ///< segment, and the result's memory holds their weighted values
   __device__ RowsLayout(float* shared, const Arguments& a)
       : queries(shared),
         values(queries + kRows * a.d),
         scores(values + kRows * a.e),
         top(scores + kRows * kKeys),
         sum(top + kRows),
-        keep(sum + kRows) {}
-  static size_t bytes(int64_t d, int64_t e) { return kRows * (d + e + kKeys + 3) * sizeof(float); }
+        keep(sum + kRows),
+        total_top(keep + kRows),
+        total_sum(total_top + kRows) {}
+  static size_t bytes(int64_t d, int64_t e) { return kRows * (d + e + kKeys + 5) * sizeof(float); }
 };
 
 template <int kRows>
 __device__ inline void load_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared) {
+  const auto thread = static_cast<int>(kept(threadIdx.x));
 #pragma unroll 1
   for (int row = 0; row < kRows; ++row) {
     const int at = place.first_row + min(row, place.rows - 1);
     const std::byte* query =
         a.q.data + query_of(a, at) * a.q.row + head_of(a, place.kv_head, at) * a.q.head + place.batch * a.q.batch;
-    for (int i = static_cast<int>(threadIdx.x); i < a.d; i += kThreads) {
+    for (int i = thread; i < a.d; i += kThreads) {
       shared.queries[row * a.d + i] = load_as<float>(query + i * a.q.element);
     }
-    for (int i = static_cast<int>(threadIdx.x); i < a.e; i += kThreads) shared.values[row * a.e + i] = 0;
   }
-  if (threadIdx.x < kRows) shared.top[threadIdx.x] = kMinusInfinity, shared.sum[threadIdx.x] = 0;
+  for (int i = thread; i < kRows * a.e; i += kThreads) shared.values[i] = 0;
+  if (thread < kRows) {
+    shared.top[thread] = shared.total_top[thread] = kMinusInfinity;
+    shared.sum[thread] = shared.total_sum[thread] = 0;
+  }
 }
 
-/// Multiplies all rows by the tile's keys. Each warp processes one key at a time. Invisible keys are not read.
+/// Multiplies all rows by the tile's keys. Each warp processes one key at a time. Keys without a row are not read.
 template <int kRows>
-__device__ inline void multiply_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared, int tile,
-                                     Range some) {
+__device__ inline void multiply_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared,
+                                     const int* rows_of_tile) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   for (int column = static_cast<int>(threadIdx.x / 32); column < kKeys; column += kWarps) {
-    const int key = tile * kKeys + column;
-    if (key < some.begin || key >= some.end) continue;
-    const auto k = kv_row(a.k, place, key);
+    if (rows_of_tile[column] < 0) continue;
+    const auto k = kv_row(a.k, place, rows_of_tile[column]);
     float sums[kRows] = {};
     for (int i = lane; i < a.d; i += 32) {
       const float value = k[i];
@@ -86,19 +93,20 @@ __device__ inline void multiply_rows(const Arguments& a, const Place& place, con
 
 /// Converts products to weights. Each warp processes one row at a time.
 template <int kRows>
-__device__ inline void weigh_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared, int tile) {
+__device__ inline void weigh_rows(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared, int tile,
+                                  const int* rows_of_tile) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   for (int row = static_cast<int>(threadIdx.x / 32); row < place.rows; row += kWarps) {
     const int query = query_of(a, place.first_row + row);
-    const Range range = visible(a, query, place.batch);
+    const Range range = visible(a, place, query);
     const int64_t mask_plane =
         head_of(a, place.kv_head, place.first_row + row) * a.mask_head + place.batch * a.mask_batch;
     float scores[2], largest = shared.top[row];
     for (int i = 0; i < 2; ++i) {
       const int column = lane + 32 * i, key = tile * kKeys + column;
       scores[i] = kMinusInfinity;
-      if (key >= range.begin && key < range.end) {
-        scores[i] = soft_cap(a, shared.scores[row * kKeys + column] * a.scale);
+      if (key >= range.begin && key < range.end && rows_of_tile[column] >= 0) {
+        scores[i] = soft_cap(a, __fmul_rn(shared.scores[row * kKeys + column], a.scale));
         if (a.mask != nullptr) scores[i] = add_mask(a, query, key, scores[i], mask_plane);
       }
       largest = fmaxf(largest, scores[i]);
@@ -113,7 +121,7 @@ __device__ inline void weigh_rows(const Arguments& a, const Place& place, const 
     if (lane == 0) {
       const float keep = expf(shared.top[row] - base);
       shared.keep[row] = keep;
-      shared.sum[row] = shared.sum[row] * keep + added;
+      shared.sum[row] = fmaf(shared.sum[row], keep, added);
       shared.top[row] = largest;
     }
   }
@@ -122,16 +130,16 @@ __device__ inline void weigh_rows(const Arguments& a, const Place& place, const 
 /// Adds the tile's weighted values. Each thread processes one column at a time. Values with weight 0 are skipped,
 /// because they may be NaN.
 template <int kRows>
-__device__ inline void add_values(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared, int tile,
-                                  Range some) {
-  const int first = max(some.begin - tile * kKeys, 0), last = min(some.end - tile * kKeys, kKeys);
+__device__ inline void add_values(const Arguments& a, const Place& place, const RowsLayout<kRows>& shared,
+                                  const int* rows_of_tile) {
   for (int column = static_cast<int>(threadIdx.x); column < a.e; column += kThreads) {
     float values[kRows];
     for (int row = 0; row < kRows; ++row) {
-      values[row] = row < place.rows ? shared.values[row * a.e + column] * shared.keep[row] : 0;
+      values[row] = row < place.rows ? __fmul_rn(shared.values[row * a.e + column], shared.keep[row]) : 0;
     }
-    for (int i = first; i < last; ++i) {
-      const float value = kv_row(a.v, place, tile * kKeys + i)[column];
+    for (int i = 0; i < kKeys; ++i) {
+      if (rows_of_tile[i] < 0) continue;
+      const float value = kv_row(a.v, place, rows_of_tile[i])[column];
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
         const float weight = row < place.rows ? shared.scores[row * kKeys + i] : 0;
@@ -142,40 +150,70 @@ __device__ inline void add_values(const Arguments& a, const Place& place, const 
   }
 }
 
+/// Stores the partial result of the segment, or adds the segment to the total. The total of all segments becomes the
+/// result.
 template <int kRows>
-__device__ inline void write_rows(const Arguments& a, const Place& place, bool alone, const RowsLayout<kRows>& shared) {
+__device__ inline void end_segment(const Arguments& a, const Work& work, const RowsLayout<kRows>& shared, int segment) {
   const int lane = static_cast<int>(threadIdx.x % 32);
+  const Place& place = work.place;
+  const bool is_first = segment == work.share.segments.begin, is_last = segment + 1 >= work.share.segments.end;
 #pragma unroll 1
-  for (int row = static_cast<int>(threadIdx.x / 32); row < place.rows; row += kWarps) {
-    const RowEnd end = end_of(a, place, alone, place.first_row + row, shared.top[row], shared.sum[row], lane == 0);
-#pragma unroll 1
-    for (int i = lane; i < a.e; i += 32) end.store(a, i, shared.values[row * a.e + i]);
+  for (int in_block = static_cast<int>(threadIdx.x / 32); in_block < place.rows; in_block += kWarps) {
+    const int row = place.first_row + in_block;
+    float* const values = shared.values + in_block * a.e;
+    if (work.alone()) {
+      float top = shared.total_top[in_block];
+      const Factors factors = add_top(top, shared.top[in_block]);
+      const float sum = factors.apply(shared.total_sum[in_block], shared.sum[in_block]);
+      const float by = is_last ? end_row(a, place, row, top, sum, lane == 0) : 1;
+      float* const to = result_of(a, place, row);
+      for (int i = lane; i < a.e; i += 32) to[i] = factors.apply(is_first ? 0 : to[i], values[i]) * by;
+      __syncwarp();
+      if (lane == 0) shared.total_top[in_block] = top, shared.total_sum[in_block] = sum;
+    } else if (segment < work.share.segments.end) {
+      float* const to = start_partial(a, place, segment, row, shared.top[in_block], shared.sum[in_block], lane == 0);
+      for (int i = lane; i < a.e; i += 32) to[i] = values[i];
+    }
+    __syncwarp();
+    for (int i = lane; i < a.e; i += 32) values[i] = 0;
+    if (lane == 0) shared.top[in_block] = kMinusInfinity, shared.sum[in_block] = 0;
   }
+}
+
+template <int kRows>
+__device__ inline void compute_rows(const Arguments& a, const Work& work, const RowsLayout<kRows>& shared,
+                                    KeyRows& key_rows) {
+  __shared__ float weights[kWarps * kMergeFloats];
+  load_rows(a, work.place, shared);
+  int segment = work.share.segments.begin;
+  do {  // also runs if no KV row is visible
+    const Range tiles = work.share.tiles_of(segment);
+    for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+      const int* const rows_of_tile = key_rows.of(tile);
+      key_rows.store(tile, KeyRows::find(a, work, tile));
+      __syncthreads();
+      multiply_rows<kRows>(a, work.place, shared, rows_of_tile);
+      __syncthreads();
+      weigh_rows(a, work.place, shared, tile, rows_of_tile);
+      __syncthreads();
+      add_values<kRows>(a, work.place, shared, rows_of_tile);
+    }
+    __syncthreads();
+    end_segment(a, work, shared, segment);
+  } while (++segment < work.share.segments.end);
+  end_rows<kWarps, 4>(a, work, {0, a.e}, weights);
 }
 
 template <int kRows>
 __global__ void __launch_bounds__(kThreads, 4) attention_rows(const Arguments a) {
   SHOAL_DYNAMIC_SHARED(float, floats);
-  __shared__ float keep[kWarps * kMaxSplits];
-  const RowsLayout<kRows> shared(floats, a);
+  __shared__ KeyRows key_rows;
+  __shared__ Work work;
   let_next_start();
   wait_for_previous();
-  const Place place = place_of(a);
-  const Range some = sight(a, place).some;
-  const Share share = share_of(some, a.splits, place.split);
-  if (place.split >= share.used) return;
-  load_rows(a, place, shared);
-  for (int tile = share.first; tile < share.last; ++tile) {
-    __syncthreads();
-    multiply_rows<kRows>(a, place, shared, tile, some);
-    __syncthreads();
-    weigh_rows(a, place, shared, tile);
-    __syncthreads();
-    add_values<kRows>(a, place, shared, tile, some);
-  }
-  __syncthreads();
-  write_rows(a, place, share.used == 1, shared);
-  merge_splits(a, place, {0, a.e}, share.used, keep);
+  for_places(a, [&](const Place& place) {
+    if (start_work(a, place, work)) compute_rows<kRows>(a, work, RowsLayout<kRows>(floats, a), key_rows);
+  });
 }
 
 }  // namespace shoal::cuda::attention

@@ -8,8 +8,8 @@
 //
 // In shared memory, a row consists of its high parts, its low parts if there are any, and 16 additional bytes. These
 // bytes put the rows of a fragment in different banks. For K in q8_0, these 16 bytes also contain the scales of the
-// row's two blocks. KV rows outside `seen` are not read and become zeros. Padding of the columns to a multiple of 16
-// also becomes zeros.
+// row's two blocks. `rows` contains the row of each key of the slice (KeyRows::of()). Keys without a row are not read
+// and become zeros. Padding of the columns to a multiple of 16 also becomes zeros.
 #pragma once
 
 #include "devices/cuda/kernels/attention_parts.h"
@@ -62,20 +62,20 @@ struct Slices {
   __device__ static int row_of(int pass) { return pass * kRowsOfPass + static_cast<int>(threadIdx.x) / kLanes; }
   /// Number of columns of the slice that begins at column `first`.
   __device__ int columns_from(int first) const { return min(width, columns - first); }
-  __device__ const std::byte* slice_of(int key, int first) const {
-    return data + key * stride + (has_scales() ? first / 32 * kBlockBytes : first * 2);
+  __device__ const std::byte* slice_of(int row, int first) const {
+    return data + row * stride + (has_scales() ? first / 32 * kBlockBytes : first * 2);
   }
   __device__ static int offset(const std::byte* at) { return static_cast<int>(reinterpret_cast<uintptr_t>(at) % 16); }
 
-  /// Starts to copy columns [first, first + width) of the slice's rows. `first_key` is the first row of the slice.
-  __device__ void fetch(std::byte* slot, int first_key, int first, Range seen) const {
+  /// Starts to copy columns [first, first + width) of the slice's rows.
+  __device__ void fetch(std::byte* slot, const int* rows, int first) const {
     const int count = columns_from(first);
 #pragma unroll
     for (int pass = 0; pass < 2; ++pass) {
-      const int row = row_of(pass), key = first_key + row;
-      const bool valid = key >= seen.begin && key < seen.end;
+      const int row = row_of(pass);
+      const bool valid = rows[row] >= 0;
       std::byte* to = slot + row * pitch();
-      const std::byte* from = valid ? slice_of(key, first) : data;
+      const std::byte* from = valid ? slice_of(rows[row], first) : data;
       if (has_scales()) {  // 34-byte blocks begin at any byte, so all 16-byte granules that cover the row are copied
         if (!valid) continue;
         const int bytes = offset(from) + count / 32 * kBlockBytes;
@@ -92,16 +92,16 @@ struct Slices {
   /// Converts the slice. A thread calls prepare() after its copies have arrived and before the barrier that precedes
   /// the use of the slice. With `marks`, also zeroes each row that no query sees (marks[row] != mark), because the row
   /// may contain NaN.
-  __device__ void prepare(std::byte* slot, int first_key, int first, Range seen, const int* marks, int mark) const {
+  __device__ void prepare(std::byte* slot, const int* rows, int first, const int* marks, int mark) const {
     if (!has_scales() && marks == nullptr) return;
     __syncwarp();  // waits for the copies of other lanes
 #pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
-      const int row = row_of(pass), key = first_key + row;
-      const bool valid = key >= seen.begin && key < seen.end && (marks == nullptr || marks[row] == mark);
+      const int row = row_of(pass);
+      const bool valid = rows[row] >= 0 && (marks == nullptr || marks[row] == mark);
       std::byte* at = slot + row * pitch();
       if (has_scales()) {
-        convert(at, valid ? offset(slice_of(key, first)) : 0, up_to_16(columns_from(first)), valid);
+        convert(at, valid ? offset(slice_of(rows[row], first)) : 0, up_to_16(columns_from(first)), valid);
       } else if (!valid) {
         for (int i = lane() * 16; i < up_to_16(columns_from(first)) * 2; i += kLanes * 16) {
           store_as<uint4>(at + i, uint4{0, 0, 0, 0});

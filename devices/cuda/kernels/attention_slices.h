@@ -28,7 +28,7 @@ struct SliceLayout {
   static constexpr int kWeightPitch = kKeys + 8;  // in elements
   int query_pitch;                                // in elements
   int width;                                      // number of columns of a V slice
-  int weights, facts, marks, tops, slots, slot_bytes;
+  int weights, facts, marks, tops, key_rows, slots, slot_bytes;
 
   __host__ __device__ SliceLayout(DType k, DType v, int d, int width) : width(width) {
     query_pitch = up_to_16(d) + 8;
@@ -36,7 +36,8 @@ struct SliceLayout {
     facts = weights + 2 * kSliceRows * kWeightPitch * 2;
     marks = facts + kSliceRows * static_cast<int>(sizeof(RowFacts));
     tops = marks + kKeys * 4;
-    slots = tops + 2 * kSliceRows * 4;
+    key_rows = tops + 2 * kSliceRows * 4;
+    slots = key_rows + (static_cast<int>(sizeof(KeyRows)) + 15) / 16 * 16;
     const int key_bytes = kKeys * Slices<8>::pitch_of(k, kSliceColumns);
     const int value_bytes = kSliceKeys * Slices<32>::pitch_of(v, width);
     slot_bytes = key_bytes > value_bytes ? key_bytes : value_bytes;
@@ -55,11 +56,12 @@ struct SliceWarp {
 
   int lane, first_row, half;  ///< `first_row`: first row of the warp in the block; `half`: index of the warp in its
                               ///< pair
-  float top[2] = {kMinusInfinity, kMinusInfinity}, sum[2] = {0, 0};
-  float values[2 * kSliceGroups][4] = {};
+  TwoRows<2 * kSliceGroups> segment;  ///< sums of the current segment
+  Totals totals;                      ///< of the segments before it
 
-  __device__ SliceWarp() : lane(static_cast<int>(threadIdx.x % 32)) {
-    const int warp = static_cast<int>(threadIdx.x / 32);
+  __device__ SliceWarp() {
+    const auto thread = static_cast<int>(kept(threadIdx.x)), warp = thread / 32;
+    lane = thread % 32;
     first_row = warp / 2 * 16, half = warp % 2;
   }
   __device__ int first_key() const { return half * (kKeys / 2); }
@@ -143,10 +145,10 @@ struct SliceWarp {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const int in_block = first_row + lane / 4 + 8 * row;
-      const float largest = fmaxf(top[row], fmaxf(tops[in_block], tops[kSliceRows + in_block]));
+      const float largest = fmaxf(segment.top[row], fmaxf(tops[in_block], tops[kSliceRows + in_block]));
       const float base = largest == kMinusInfinity ? 0 : largest;
-      keep[row] = __expf(top[row] - base);
-      top[row] = largest;
+      keep[row] = __expf(segment.top[row] - base);
+      segment.top[row] = largest;
       float added = 0;
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
@@ -158,11 +160,11 @@ struct SliceWarp {
         store_as<uint32_t>(high + at, parts.high);
         store_as<uint32_t>(low + at, parts.low);
       }
-      sum[row] = sum[row] * keep[row] + added;
+      segment.sum[row] = fmaf(segment.sum[row], keep[row], added);
     }
   }
 
-  /// Adds a weighted slice of V to `values`. `high` and `low` point to the weights of the slice's first key.
+  /// Adds a weighted slice of V to the segment. `high` and `low` point to the weights of the slice's first key.
   __device__ void weigh(const uint16_t* high, const uint16_t* low, const Slices<32>& rows, const std::byte* slice,
                         const float (&keep)[2]) {
     constexpr int kPitch = SliceLayout::kWeightPitch * 2;
@@ -191,44 +193,32 @@ struct SliceWarp {
       for (int n = 0; n < 2; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          float& value = values[2 * group + n][i];
+          float& value = segment.values[2 * group + n][i];
           value = fmaf(value, keep[i / 2], sums[n][i]);
         }
       }
     }
   }
 
-  /// Called by all threads of the block after the last tile. Adds up each row's sums over the row's lanes and over the
-  /// two warps of the pair. The warps exchange their sums in `sums` [half][row] in shared memory. Also undoes the
-  /// scaling of the weights.
-  __device__ void finish(float* sums) {
+  /// All threads of the block call end_segment() after the last tile of a segment. Adds up each row's sums over the
+  /// row's lanes and over the two warps of the pair. The warps exchange their sums in `sums` [half][row] in shared
+  /// memory. The block computes the columns [columns.begin, columns.end).
+  __device__ void end_segment(const Arguments& a, const Work& work, Range columns, int width, float* sums, int index) {
+    const int middle = columns.begin + share(width);
+    const Span span{lane, first_row, half == 0 ? columns.begin : middle,
+                    half == 0 ? min(columns.end, middle) : columns.end, half == 0};
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      sum[row] += __shfl_xor_sync(~0u, sum[row], 1);
-      sum[row] += __shfl_xor_sync(~0u, sum[row], 2);
-      if (lane % 4 == 0) sums[half * kSliceRows + first_row + lane / 4 + 8 * row] = sum[row];
+      segment.sum[row] += __shfl_xor_sync(~0u, segment.sum[row], 1);
+      segment.sum[row] += __shfl_xor_sync(~0u, segment.sum[row], 2);
+      if (lane % 4 == 0) sums[half * kSliceRows + span.row(row)] = segment.sum[row];
     }
     __syncthreads();
 #pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      const int in_block = first_row + lane / 4 + 8 * row;
-      sum[row] = (sums[in_block] + sums[kSliceRows + in_block]) * kWeightLower;
-    }
-  }
-
-  /// Writes columns [columns.begin, columns.end). Writes to the result if only this block computes these rows.
-  /// Otherwise writes to the partials of the block's split.
-  __device__ void write(const Arguments& a, const Place& place, Range columns, int width, bool alone) {
-    const int first = columns.begin + half * share(width);
-    const int end = half == 0 ? min(columns.end, first + share(width)) : columns.end;
-#pragma unroll 1
-    for (int row = 0; row < 2; ++row, next_row(values), top[0] = top[1], sum[0] = sum[1]) {
-      const int in_block = first_row + lane / 4 + 8 * row;
-      if (in_block >= place.rows) continue;
-      const RowEnd of_row =
-          end_of(a, place, alone, place.first_row + in_block, top[0], sum[0], half == 0 && lane % 4 == 0);
-      store_row(of_row.to + first, lane, of_row.factor * kWeightLower, end - first, values);
-    }
+    for (int row = 0; row < 2; ++row) segment.sum[row] = sums[span.row(row)] + sums[kSliceRows + span.row(row)];
+    segment.multiply(kWeightLower);
+    segment.end(a, work, span, totals, index);
+    __syncthreads();  // the sums are no longer read
   }
 };
 
@@ -239,7 +229,7 @@ struct SliceStream {
   Slices<32> values;
   std::byte* slots;
   int slot_bytes, key_slices, last;  ///< `last`: one past the last tile
-  Range seen;
+  const KeyRows& key_rows;
   int tile, slice = 0, to = 0, from = 0;  ///< `tile`, `slice`: the next slice to fetch; `to`: the slot of this slice;
                                           ///< `from`: the slot of the next slice to use
 
@@ -247,9 +237,9 @@ struct SliceStream {
     if (tile < last) {
       std::byte* slot = slots + to * slot_bytes;
       if (slice < key_slices) {
-        keys.fetch(slot, tile * kKeys, slice * kSliceColumns, seen);
+        keys.fetch(slot, key_rows.of(tile), slice * kSliceColumns);
       } else {
-        values.fetch(slot, tile * kKeys + (slice - key_slices) * kSliceKeys, 0, seen);
+        values.fetch(slot, key_rows.of(tile) + (slice - key_slices) * kSliceKeys, 0);
       }
       if (++slice == key_slices + kValueSlices) slice = 0, ++tile;
       to = to + 1 == kSlots ? 0 : to + 1;
@@ -270,12 +260,9 @@ struct SliceStream {
   }
 };
 
-/// gridDim.x is the same as for the other attention kernels. gridDim.y is the number of parts of V's columns.
 template <bool kF16Keys, bool kF16Values>
-__global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Arguments a) {
+__device__ inline void compute_slices(const Arguments& a, const Work& work, std::byte* shared) {
   using BlockWarp = SliceWarp<kF16Keys, kF16Values>;
-  SHOAL_DYNAMIC_SHARED(std::byte, shared);
-  __shared__ int used;  // number of splits; needed only at the end, so it is in shared memory instead of a register
   const SliceLayout layout(a.k.dtype, a.v.dtype, a.d, slice_width(a.e));
   auto* high = reinterpret_cast<uint16_t*>(shared);
   auto* low = high + kSliceRows * layout.query_pitch;
@@ -284,16 +271,11 @@ __global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Argum
   auto* facts = reinterpret_cast<RowFacts*>(shared + layout.facts);
   auto* marks = reinterpret_cast<int*>(shared + layout.marks);
   auto* tops = reinterpret_cast<float*>(shared + layout.tops);
+  auto& key_rows = *reinterpret_cast<KeyRows*>(shared + layout.key_rows);
 
-  const Place place = place_of(a);
-  let_next_start();
-  wait_for_previous();
-  const Sight in_sight = sight(a, place);
-  const Share share = share_of(in_sight.some, a.splits, place.split);
-  if (place.split >= share.used) return;
-  if (threadIdx.x == 0) used = share.used;
+  key_rows.start(a, work);
   const auto head = [&](const Source& source) {
-    return source.data + place.kv_head * source.head + place.batch * source.batch;
+    return source.data + work.place.kv_head * source.head + work.place.batch * source.batch;
   };
   const int first_column = static_cast<int>(blockIdx.y) * layout.width;
   const Range columns{first_column, min(first_column + layout.width, a.e)};
@@ -304,54 +286,71 @@ __global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Argum
                      .slots = shared + layout.slots,
                      .slot_bytes = layout.slot_bytes,
                      .key_slices = (a.d + kSliceColumns - 1) / kSliceColumns,
-                     .last = share.last,
-                     .seen = in_sight.some,
-                     .tile = share.first};
+                     .last = work.share.tiles.end,
+                     .key_rows = key_rows,
+                     .tile = work.share.tiles.begin};
   for (int i = 0; i < kSlots - 1; ++i) stream.fetch();
-  load_queries<kF16Keys, kSliceWarps, kSliceMostKeys>(a, place, kSliceRows, layout.query_pitch, 1, high, low, facts);
+  load_queries<kF16Keys, kSliceWarps, kSliceMostKeys>(a, work.place, kSliceRows, layout.query_pitch, 1, high, low,
+                                                      facts);
   if (threadIdx.x < kKeys) marks[threadIdx.x] = -1;
 
   BlockWarp warp;
-  const bool busy = warp.first_row < place.rows;  // a warp without rows still helps to copy slices
+  const bool busy = warp.first_row < work.place.rows;  // a warp without rows still helps to copy slices
   const bool gaps = a.mask != nullptr || a.window > 0;
   const RowFacts* rows = facts + warp.first_row + warp.lane / 4;
+  int segment = work.share.segments.begin;
 #pragma unroll 1
-  for (int tile = share.first; tile < share.last; ++tile) {
-    float scores[BlockWarp::kKeyTiles][4] = {};
+  do {  // also runs if no KV row is visible
+    const Range tiles = work.share.tiles_of(segment);
 #pragma unroll 1
-    for (int first = 0; first < a.d; first += kSliceColumns) {
-      const std::byte* slice = stream.next(
-          [&](std::byte* slot) { stream.keys.prepare(slot, tile * kKeys, first, in_sight.some, nullptr, 0); });
-      if (!busy) continue;
-      warp.multiply_keys(reinterpret_cast<const std::byte*>(high), reinterpret_cast<const std::byte*>(low),
-                         layout.query_pitch * 2, stream.keys, slice, first, rows, scores);
-    }
-    const bool whole =
-        a.mask == nullptr && tile * kKeys >= in_sight.all.begin && (tile + 1) * kKeys <= in_sight.all.end;
-    float keep[2] = {1, 1};
-    if (busy) {
-      BlockWarp::finish_scores(a, scores);
-      if (!whole) hide(a, rows, tile * kKeys, warp.first_key(), tile, scores, marks);
-      warp.show_largest(scores, tops);
-    }
-    __syncthreads();
-    if (busy) warp.soft_max(scores, tops, w_high, w_low, keep);
-    const int* clear = gaps && !whole ? marks : nullptr;  // if set, prepare() zeroes values that no row sees, because 0
-                                                          // * NaN would make the sums NaN
+    for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+      const int* rows_of_tile = key_rows.of(tile);
+      float scores[BlockWarp::kKeyTiles][4] = {};
 #pragma unroll 1
-    for (int key = 0; key < kKeys; key += kSliceKeys) {
-      const std::byte* slice = stream.next([&](std::byte* slot) {
-        stream.values.prepare(slot, tile * kKeys + key, 0, in_sight.some, clear == nullptr ? nullptr : clear + key,
-                              tile);
-      });
-      if (busy) warp.weigh(w_high + key, w_low + key, stream.values, slice, keep);
-      keep[0] = keep[1] = 1;
+      for (int first = 0; first < a.d; first += kSliceColumns) {
+        const std::byte* slice =
+            stream.next([&](std::byte* slot) { stream.keys.prepare(slot, rows_of_tile, first, nullptr, 0); });
+        if (!busy) continue;
+        warp.multiply_keys(reinterpret_cast<const std::byte*>(high), reinterpret_cast<const std::byte*>(low),
+                           layout.query_pitch * 2, stream.keys, slice, first, rows, scores);
+      }
+      const bool whole = work.sees_whole(a, tile) && !key_rows.has_missing(tile);
+      float keep[2] = {1, 1};
+      if (busy) {
+        BlockWarp::finish_scores(a, scores);
+        if (!whole) hide(a, rows, key_rows, tile, warp.first_key(), tile, scores, marks);
+        warp.show_largest(scores, tops);
+      }
+      __syncthreads();
+      if (busy) warp.soft_max(scores, tops, w_high, w_low, keep);
+      const int* clear = gaps && !whole ? marks : nullptr;  // if set, prepare() zeroes values that no row sees, because
+                                                            // 0 * NaN would make the sums NaN
+      key_rows.store(tile + 2, KeyRows::find(a, work, tile + 2));
+#pragma unroll 1
+      for (int key = 0; key < kKeys; key += kSliceKeys) {
+        const std::byte* slice = stream.next([&](std::byte* slot) {
+          stream.values.prepare(slot, rows_of_tile + key, 0, clear == nullptr ? nullptr : clear + key, tile);
+        });
+        if (busy) warp.weigh(w_high + key, w_low + key, stream.values, slice, keep);
+        keep[0] = keep[1] = 1;
+      }
     }
-  }
+    warp.end_segment(a, work, columns, layout.width, tops, segment);
+  } while (++segment < work.share.segments.end);
   copy_async_wait<0>();
-  warp.finish(tops);
-  warp.write(a, place, columns, layout.width, used == 1);
-  merge_splits<kSliceWarps>(a, place, columns, used, reinterpret_cast<float*>(w_high));
+  end_rows<kSliceWarps>(a, work, columns, reinterpret_cast<float*>(w_high));
+}
+
+/// gridDim.x is the same as for the other attention kernels. gridDim.y is the number of parts of V's columns.
+template <bool kF16Keys, bool kF16Values>
+__global__ void __launch_bounds__(kSliceThreads, 1) attention_slices(const Arguments a) {
+  SHOAL_DYNAMIC_SHARED(std::byte, shared);
+  __shared__ Work work;
+  let_next_start();
+  wait_for_previous();
+  for_places(a, [&](const Place& place) {
+    if (start_work(a, place, work)) compute_slices<kF16Keys, kF16Values>(a, work, shared);
+  });
 }
 
 }  // namespace shoal::cuda::attention

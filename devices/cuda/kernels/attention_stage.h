@@ -4,7 +4,8 @@
 // that begin at any byte. The 16-byte granules that cover such a row are copied without conversion. After the granules
 // have arrived, the integers are converted exactly to f16 (keys) or bf16 (values). The scales go to a separate array.
 //
-// KV rows outside `seen` are not read and become zeros. Padding of the columns to a multiple of 16 also becomes zeros.
+// `rows_of_tile` contains the rows of the tile's keys (KeyRows::of()). Keys without a row are not read and become
+// zeros. Padding of the columns to a multiple of 16 also becomes zeros.
 #pragma once
 
 #include <bit>
@@ -24,9 +25,10 @@ inline constexpr int kBlockBytes = 34, kBlockElements = 32;  // a q8_0 block con
 /// The rows of one KV head.
 struct KvRows {
   const std::byte* data;
-  int64_t stride;
+  int stride;  ///< in bytes; the product of a row and the stride is a 64-bit number
   const std::byte* end;
   int columns;
+  __device__ const std::byte* row(int index) const { return data + static_cast<int64_t>(index) * stride; }
 };
 
 template <KvType kType, int kD, bool kKeysSide>
@@ -43,22 +45,21 @@ struct Stage {
   }
   __device__ const float* scales() const { return nullptr; }
   /// Starts to copy a tile. Each thread copies the same chunk of every kStep-th row.
-  __device__ void fetch(int index, Range seen) const {
+  __device__ void fetch(int index, const int* rows_of_tile) const {
     constexpr int kStep = kThreads / kChunks;
     const int row = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
     if (chunk * 8 >= (rows.columns + 15) / 16 * 16) return;
-    if (chunk * 8 >= rows.columns) seen = {};
-    int key = index * kKeys + row;
-    const std::byte* from = rows.data + key * rows.stride + chunk * 16;
+    const bool exists = chunk * 8 < rows.columns;
     std::byte* const to = shared + (index % 2) * kBufferBytes + row * kPitch<kD> * 2 + chunk * 16;
 #pragma unroll
-    for (int i = 0; i < kKeys; i += kStep, key += kStep, from += kStep * rows.stride) {
-      const bool valid = key >= seen.begin && key < seen.end;
-      copy_async_16(to + i * kPitch<kD> * 2, valid ? from : rows.data, valid);
+    for (int i = 0; i < kKeys; i += kStep) {
+      const int from = rows_of_tile[row + i];
+      const bool valid = exists && from >= 0;
+      copy_async_16(to + i * kPitch<kD> * 2, valid ? rows.row(from) + chunk * 16 : rows.data, valid);
     }
   }
   /// All threads call unpack() after the tile has arrived and before the tile is used, between two __syncthreads().
-  __device__ void unpack(int, Range) const {}
+  __device__ void unpack(const int*) const {}
   /// Zeroes row `row` of a tile. No query sees this row, and the row may contain NaN.
   __device__ void clear(int index, int row) const {
     std::byte* at = shared + (index % 2) * kBufferBytes + row * kPitch<kD> * 2;
@@ -85,13 +86,13 @@ struct Stage<KvType::kQ8_0, kD, kKeysSide> {
   __device__ std::byte* raw(int row) const { return shared + kTileBytes + kScaleBytes + row * kRawPitch; }
   __device__ static int offset(const std::byte* row) { return static_cast<int>(reinterpret_cast<uintptr_t>(row) % 16); }
 
-  __device__ void fetch(int index, Range seen) const {
+  __device__ void fetch(int, const int* rows_of_tile) const {
     const int bytes = rows.columns / kBlockElements * kBlockBytes;
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < kKeys * kChunks; i += kThreads) {
-      const int row = i / kChunks, granule = i % kChunks, key = index * kKeys + row;
-      if (key < seen.begin || key >= seen.end) continue;
-      const std::byte* data = rows.data + key * rows.stride;
+      const int row = i / kChunks, granule = i % kChunks, from = rows_of_tile[row];
+      if (from < 0) continue;
+      const std::byte* data = rows.row(from);
       const int at = granule * 16 - offset(data);
       if (at >= bytes) continue;
       std::byte* to = raw(row) + granule * 16;
@@ -102,16 +103,15 @@ struct Stage<KvType::kQ8_0, kD, kKeysSide> {
       }
     }
   }
-  __device__ void unpack(int index, Range seen) const {
+  __device__ void unpack(const int* rows_of_tile) const {
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < kKeys * kChunks; i += kThreads) {
-      const int row = i / kChunks, chunk = i % kChunks, key = index * kKeys + row;
+      const int row = i / kChunks, chunk = i % kChunks, from = rows_of_tile[row];
       if (chunk * 8 >= rows.columns) continue;
       uint4 values{0, 0, 0, 0};
       float scale = 0;
-      if (key >= seen.begin && key < seen.end) {
-        const std::byte* block =
-            raw(row) + offset(rows.data + key * rows.stride) + chunk * 8 / kBlockElements * kBlockBytes;
+      if (from >= 0) {
+        const std::byte* block = raw(row) + offset(rows.row(from)) + chunk * 8 / kBlockElements * kBlockBytes;
         const std::byte* const pairs = block + 2 + chunk % 4 * 8;
         const auto pair = [&](int i) { return floats(load_as<uint16_t>(pairs + 2 * i)); };
         values = uint4{pair(0), pair(1), pair(2), pair(3)};

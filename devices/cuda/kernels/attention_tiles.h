@@ -1,10 +1,14 @@
 // Attention on tensor cores, for prompts and for decoding, with K and V in f16, bf16 or q8_0.
 //
-// A block has four warps. With kRowWarps = 4, a block processes 64 rows, 16 per warp. With kRowWarps = 1, all warps
-// share 16 rows. In this case, each warp processes a quarter of every KV tile, and join_rows() merges the warps'
-// results at the end. A warp multiplies its queries by a tile's keys and updates its running soft-max (Milakov and
-// Gimelshein 2018, arXiv:1805.02867). The soft-max leaves the weights in registers. The second product, weights by
-// values, reads the weights from the same registers.
+// A block has four warps. With kRowWarps = 4, a block processes 64 rows, 16 per warp. A warp multiplies its queries by
+// a tile's keys and updates its running soft-max (Milakov and Gimelshein 2018, arXiv:1805.02867). The soft-max leaves
+// the weights in registers. The second product, weights by values, reads the weights from the same registers.
+//
+// With kRowWarps = 1, all warps share 16 rows. Each warp multiplies the queries by a quarter of the tile's keys. The
+// warps exchange their scores in shared memory, and each warp computes the soft-max of the whole tile. Then each warp
+// computes a quarter of the columns of the result. Both variants add the same numbers in the same order, so the number
+// of rows does not change the bits of a row. Products that an addition follows use __fmul_rn(), because the compiler
+// could fuse the operations in one variant only.
 //
 // K and V are exact as 16-bit floats (q8_0 as integers whose scales are applied in f32). Queries and weights are sums
 // of two 16-bit floats. docs/cuda_kernels.md gives the reasons for these sums, and the reason why tensor cores sum over
@@ -17,7 +21,7 @@
 
 namespace shoal::cuda::attention {
 
-/// Byte offsets in a block's shared memory. At the end, the warps' partial results overwrite queries, keys and values.
+/// Byte offsets in a block's shared memory. At the end, the factors of segments overwrite the queries.
 template <KvType kK, KvType kV, int kD, int kRowWarps>
 struct Layout {
   using Keys = Stage<kK, kD, true>;
@@ -26,17 +30,21 @@ struct Layout {
   static constexpr size_t kQueryBytes = kRows * kPitch<kD> * 2;
   static constexpr size_t kKeysAt = 2 * kQueryBytes, kValuesAt = kKeysAt + Keys::kBytes;
   static constexpr size_t kFactsAt = kValuesAt + Values::kBytes, kSeenAt = kFactsAt + kRows * sizeof(RowFacts);
-  static constexpr size_t kBytes = kSeenAt + kKeys * 4;
-  static_assert(kRowWarps == 4 || 4 * 16 * (kD + 2) * 4 <= kFactsAt);
-  static_assert(kWarps * kMaxSplits * 4 <= kBytes);
+  static constexpr size_t kRowsAt = kSeenAt + kKeys * 4, kScoresAt = kRowsAt + (sizeof(KeyRows) + 15) / 16 * 16;
+  static constexpr int kScorePitch = kKeys + 8;  // in floats
+  static constexpr size_t kBytes = kScoresAt + (kRowWarps == 1 ? kRows * kScorePitch * 4 : 0);
+  static_assert(kWarps * kMergeFloats * 4 <= kBytes);
 };
 
 /// A warp processes 16 rows. In each 8-column tile of a product, a lane holds columns 2 (lane % 4) + {0, 1} of rows
 /// lane / 4 + {0, 8}.
 template <KvType kK, KvType kV, int kD, int kRowWarps>
 struct Warp {
-  static constexpr int kWarpKeys = kKeys * kRowWarps / 4;  ///< number of a tile's keys that a warp processes
-  static constexpr int kKeyTiles = kWarpKeys / 8;
+  static constexpr bool kShared = kRowWarps == 1;  ///< whether all warps process the same rows
+  static constexpr int kKeyTiles = kKeys / 8;
+  static constexpr int kOwnKeyTiles = kShared ? kKeyTiles / kWarps : kKeyTiles;  ///< for the warp's scores
+  static constexpr int kColumns = kShared ? kD / kWarps : kD;                    ///< number of columns of the result
+  static constexpr int kPart = kColumns < 32 ? kColumns : 32;  ///< number of columns that weigh() processes at a time
   static constexpr bool kF16Keys = kK != KvType::kBF16, kF16Values = kV == KvType::kF16;
   /// kLift = ln(1024) scales f16 weights up by 1024, because f16 cannot represent small weights. kLower undoes this
   /// scaling.
@@ -44,18 +52,21 @@ struct Warp {
   static constexpr int kSplits = kV == KvType::kQ8_0 ? 1 : kKeyTiles / 2;  ///< number of groups (16 weights each) that
                                                                            ///< are in registers as high and low parts
                                                                            ///< at the same time
+  using Scores = float[kOwnKeyTiles][4];
+  using Weights = float[kKeyTiles][4];
 
-  int lane, first_row, first_key;  ///< `first_row`: first row of the warp in the block; `first_key`: first key of the
-                                   ///< warp in the tile
-  float top[2] = {kMinusInfinity, kMinusInfinity}, sum[2] = {0, 0};
-  float values[kD / 8][4] = {};
+  int lane, first_row, first_key, first_column;  ///< `first_row`: first row of the warp in the block; `first_key`:
+                                                 ///< first key of the warp in the tile, for scores
+  TwoRows<kColumns / 8> segment;                 ///< sums of the current segment
+  Totals totals;                                 ///< of the segments before it
 
-  __device__ Warp() : lane(static_cast<int>(threadIdx.x % 32)) {
-    const int warp = static_cast<int>(threadIdx.x / 32);
-    first_row = kRowWarps == 1 ? 0 : warp * 16;
-    first_key = kRowWarps == 1 ? warp * kWarpKeys : 0;
+  __device__ Warp() {
+    const auto thread = static_cast<int>(kept(threadIdx.x)), warp = thread / 32;
+    lane = thread % 32;
+    first_row = kShared ? 0 : warp * 16;
+    first_key = kShared ? warp * kOwnKeyTiles * 8 : 0;
+    first_column = kShared ? warp * kColumns : 0;
   }
-
   /// rows_first() and columns_first() return the address of the matrix row that this lane passes to load_matrix_x4. In
   /// rows_first() (queries and values), the second of the four 8 x 8 matrices is below the first matrix. In
   /// columns_first() (keys), the second matrix is to the right of the first matrix.
@@ -68,12 +79,12 @@ struct Warp {
 
   /// Multiplies queries by keys in columns [16 step, 16 step + 16) and adds the products to `sums`.
   __device__ void multiply_keys(const uint16_t* high, const uint16_t* low, const uint16_t* keys, int step,
-                                float (&sums)[kKeyTiles][4]) const {
+                                Scores& sums) const {
     uint32_t q_high[4], q_low[4];
     load_matrix_x4(q_high, rows_first(high, first_row) + step * 16);
     load_matrix_x4(q_low, rows_first(low, first_row) + step * 16);
 #pragma unroll
-    for (int tile = 0; tile < kKeyTiles; tile += 2) {
+    for (int tile = 0; tile < kOwnKeyTiles; tile += 2) {
       uint32_t k[4];
       load_matrix_x4(k, columns_first(keys, first_key + tile * 8) + step * 16);
       multiply_split<kF16Keys>(sums[tile], sums[tile + 1], q_high, q_low, k);
@@ -81,7 +92,7 @@ struct Warp {
   }
 
   __device__ void multiply_keys(const Arguments& a, const uint16_t* high, const uint16_t* low, const uint16_t* keys,
-                                const float* scales, float (&scores)[kKeyTiles][4]) const {
+                                const float* scales, Scores& scores) const {
     if constexpr (kK != KvType::kQ8_0) {
 #pragma unroll
       for (int step = 0; step < kD / 16; ++step) {
@@ -90,11 +101,11 @@ struct Warp {
     } else {
 #pragma unroll 1
       for (int block = 0; block * kBlockElements < a.d; ++block) {
-        float sums[kKeyTiles][4] = {};
+        Scores sums = {};
         multiply_keys(high, low, keys, 2 * block, sums);
         multiply_keys(high, low, keys, 2 * block + 1, sums);
 #pragma unroll
-        for (int tile = 0; tile < kKeyTiles; ++tile) {
+        for (int tile = 0; tile < kOwnKeyTiles; ++tile) {
           const float* at = scales + block * kKeys + first_key + tile * 8 + lane % 4 * 2;
           for (int i = 0; i < 4; ++i) scores[tile][i] = fmaf(sums[tile][i], at[i % 2], scores[tile][i]);
         }
@@ -103,22 +114,44 @@ struct Warp {
   }
 
   /// Converts products to scores. `facts` points to the RowFacts of the lane's first row.
-  __device__ void finish_scores(const Arguments& a, const RowFacts* facts, float (&scores)[kKeyTiles][4]) const {
+  __device__ void finish_scores(const Arguments& a, const RowFacts* facts, Scores& scores) const {
     const float factors[2] = {facts[0].factor, facts[8].factor};
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
+    for (int n = 0; n < kOwnKeyTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) scores[n][i] *= factors[i / 2];
+      for (int i = 0; i < 4; ++i) scores[n][i] = __fmul_rn(scores[n][i], factors[i / 2]);
     }
     soft_cap(a, scores);
   }
 
+  /// Collects the scores of all warps. `shared` contains [row][key].
+  __device__ void exchange(const Scores& own, float* shared, Weights& all) const {
+    constexpr int kPitch = Layout<kK, kV, kD, kRowWarps>::kScorePitch;
+    float* const at = shared + lane / 4 * kPitch + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < kOwnKeyTiles; ++n) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        store_as<float2>(at + 8 * row * kPitch + first_key + n * 8, float2{own[n][2 * row], own[n][2 * row + 1]});
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const auto pair = load_as<float2>(at + 8 * row * kPitch + n * 8);
+        all[n][2 * row] = pair.x, all[n][2 * row + 1] = pair.y;
+      }
+    }
+  }
+
   /// Converts scores to weights, scaled by exp(kLift). keep[row] becomes the factor for the row's sums from earlier
   /// tiles.
-  __device__ void soft_max(float (&scores)[kKeyTiles][4], float (&keep)[2]) {
+  __device__ void soft_max(Weights& scores, float (&keep)[2]) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      float largest = top[row];
+      float largest = segment.top[row];
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
         largest = fmaxf(largest, fmaxf(scores[n][2 * row], scores[n][2 * row + 1]));
@@ -126,8 +159,8 @@ struct Warp {
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
       const float base = largest == kMinusInfinity ? 0 : largest;
-      keep[row] = __expf(top[row] - base);
-      top[row] = largest;
+      keep[row] = __expf(segment.top[row] - base);
+      segment.top[row] = largest;
       float added = 0;
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
@@ -137,7 +170,7 @@ struct Warp {
           added += scores[n][i];
         }
       }
-      sum[row] = sum[row] * keep[row] + added;
+      segment.sum[row] = fmaf(segment.sum[row], keep[row], added);
     }
   }
 
@@ -148,45 +181,48 @@ struct Warp {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float* from = i < 2 ? left : right;
-      const Split parts =
-          split<kF16Values>(from[i % 2 * 2] * times[i / 2 * 2], from[i % 2 * 2 + 1] * times[i / 2 * 2 + 1]);
+      const Split parts = split<kF16Values>(__fmul_rn(from[i % 2 * 2], times[i / 2 * 2]),
+                                            __fmul_rn(from[i % 2 * 2 + 1], times[i / 2 * 2 + 1]));
       high[i] = parts.high, low[i] = parts.low;
     }
   }
 
-  /// Adds the weighted values of columns [32 part, 32 part + 32). `high` and `low` contain the weights of all keys of
-  /// the warp. For q8_0 values, this function computes `high` and `low` with the scales of the part, for 16 keys at a
-  /// time.
-  __device__ void weigh(const Arguments& a, const uint16_t* tile, const float* scales, int part,
-                        const float (&weights)[kKeyTiles][4], uint32_t (&high)[kSplits][4], uint32_t (&low)[kSplits][4],
-                        const float (&keep)[2]) {
-    float sums[4][4] = {};
+  /// Adds the weighted values of the columns first_column + [kPart part, kPart part + kPart). `high` and `low` contain
+  /// the weights of all keys. For q8_0 values, this function computes `high` and `low` with the scales of the part, for
+  /// 16 keys at a time.
+  __device__ void weigh(const Arguments& a, const uint16_t* tile, const float* scales, int part, const Weights& weights,
+                        uint32_t (&high)[kSplits][4], uint32_t (&low)[kSplits][4], const float (&keep)[2]) {
+    float sums[kPart / 8][4] = {};
+    const int first = first_column + part * kPart;
 #pragma unroll
     for (int n = 0; n < kKeyTiles; n += 2) {
       const int of = kSplits == 1 ? 0 : n / 2;
       if constexpr (kV == KvType::kQ8_0) {
-        const float* at = scales + part * kKeys + first_key + n * 8 + lane % 4 * 2;
+        const float* at = scales + first / kBlockElements * kKeys + n * 8 + lane % 4 * 2;
         split_weights(weights[n], weights[n + 1], {at[0], at[1], at[8], at[9]}, high[of], low[of]);
       }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int column = part * 32 + half * 16;
+      for (int half = 0; half < kPart / 16; ++half) {
+        const int column = first + half * 16;
         if (column >= a.e) break;
         uint32_t v[4];
-        load_matrix_x4_trans(v, rows_first(tile, first_key + n * 8) + column);
+        load_matrix_x4_trans(v, rows_first(tile, n * 8) + column);
         multiply_split<kF16Values>(sums[2 * half], sums[2 * half + 1], high[of], low[of], v);
       }
     }
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
+    for (int n = 0; n < kPart / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) values[part * 4 + n][i] = fmaf(values[part * 4 + n][i], keep[i / 2], sums[n][i]);
+      for (int i = 0; i < 4; ++i) {
+        float& value = segment.values[part * (kPart / 8) + n][i];
+        value = fmaf(value, keep[i / 2], sums[n][i]);
+      }
     }
   }
 
   /// Each tile is summed separately, because a long sum in tensor cores loses a little precision with every product.
-  __device__ void weigh(const Arguments& a, const uint16_t* tile, const float* scales,
-                        const float (&weights)[kKeyTiles][4], const float (&keep)[2]) {
+  __device__ void weigh(const Arguments& a, const uint16_t* tile, const float* scales, const Weights& weights,
+                        const float (&keep)[2]) {
     uint32_t high[kSplits][4], low[kSplits][4];
     if constexpr (kV != KvType::kQ8_0) {
 #pragma unroll
@@ -195,78 +231,23 @@ struct Warp {
       }
     }
 #pragma unroll
-    for (int part = 0; part < kD / 32; ++part) {
-      if (part * 32 < a.e) weigh(a, tile, scales, part, weights, high, low, keep);
+    for (int part = 0; part < kColumns / kPart; ++part) {
+      if (first_column + part * kPart < a.e) weigh(a, tile, scales, part, weights, high, low, keep);
     }
   }
 
-  /// Each warp calls finish() after the last tile. Adds up each row's sums over the row's lanes, and undoes the scaling
-  /// of the weights.
-  __device__ void finish() {
+  /// The warps call end_segment() after the last tile of a segment.
+  __device__ void end_segment(const Arguments& a, const Work& work, int index) {
+    const Span span{lane, first_row, first_column, min(first_column + kColumns, a.e), first_column == 0};
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      sum[row] += __shfl_xor_sync(~0u, sum[row], 1);
-      sum[row] += __shfl_xor_sync(~0u, sum[row], 2);
-      sum[row] *= kLower;
-#pragma unroll
-      for (int n = 0; n < kD / 8; ++n) {
-        values[n][2 * row] *= kLower;
-        values[n][2 * row + 1] *= kLower;
-      }
+      segment.sum[row] += __shfl_xor_sync(~0u, segment.sum[row], 1);
+      segment.sum[row] += __shfl_xor_sync(~0u, segment.sum[row], 2);
     }
-  }
-  __device__ void take_second_row() {
-    next_row(values);
-    top[0] = top[1], sum[0] = sum[1];
+    segment.multiply(kLower);
+    segment.end(a, work, span, totals, index);
   }
 };
-
-/// Writes the rows of one warp (kRowWarps = 4). The destination is the result if only this block computes these rows.
-/// Otherwise the destination is the partials of the block's split.
-template <class Warp>
-__device__ inline void write_rows(const Arguments& a, const Place& place, bool alone, Warp& warp) {
-#pragma unroll 1
-  for (int half = 0; half < 2; ++half, warp.take_second_row()) {
-    const int in_block = warp.first_row + warp.lane / 4 + 8 * half, row = place.first_row + in_block;
-    if (in_block >= place.rows) continue;
-    const RowEnd end = end_of(a, place, alone, row, warp.top[0], warp.sum[0], warp.lane % 4 == 0);
-    store_row(end.to, warp.lane, end.factor, a.e, warp.values);
-  }
-}
-
-/// Writes the rows if every warp has a partial result of each row (kRowWarps = 1). Adds up the partial results of a row
-/// in the order of warps.
-template <int kD, class Warp>
-__device__ inline void join_rows(const Arguments& a, const Place& place, bool alone, Warp& warp, std::byte* shared) {
-  auto* parts = reinterpret_cast<float*>(shared);  // [warp][row][kD]
-  float* stats = parts + kWarps * 16 * kD;         // [warp][row][top, sum]
-  const int index = static_cast<int>(threadIdx.x / 32);
-  __syncthreads();  // tiles are no longer read
-#pragma unroll 1
-  for (int half = 0; half < 2; ++half, warp.take_second_row()) {
-    const int row = index * 16 + warp.lane / 4 + 8 * half;
-    store_row(parts + row * kD, warp.lane, 1, a.e, warp.values);
-    if (warp.lane % 4 == 0) stats[2 * row] = warp.top[0], stats[2 * row + 1] = warp.sum[0];
-  }
-  __syncthreads();
-#pragma unroll 1
-  for (int in_block = index; in_block < place.rows; in_block += kWarps) {
-    float top = kMinusInfinity, sum = 0, keep[kWarps];
-    for (int i = 0; i < kWarps; ++i) top = fmaxf(top, stats[2 * (i * 16 + in_block)]);
-    for (int i = 0; i < kWarps; ++i) {
-      const float* from = stats + 2 * (i * 16 + in_block);
-      keep[i] = from[0] == kMinusInfinity ? 0 : expf(from[0] - top);
-      sum += from[1] * keep[i];
-    }
-    const RowEnd end = end_of(a, place, alone, place.first_row + in_block, top, sum, warp.lane == 0);
-#pragma unroll 1
-    for (int column = warp.lane; column < a.e; column += 32) {
-      float value = 0;
-      for (int i = 0; i < kWarps; ++i) value += parts[(i * 16 + in_block) * kD + column] * keep[i];
-      end.store(a, column, value);
-    }
-  }
-}
 
 /// Zeroes the tile's values that no row of the block sees, because 0 * NaN would make the sums NaN.
 template <class Values>
@@ -287,80 +268,95 @@ inline constexpr int kBlocks = kD > 128                                         
                                : kD > 64 || (kRowWarps == 4 && kK == KvType::kQ8_0 && kV == KvType::kQ8_0) ? 2
                                                                                                            : 3;
 
+/// Computes the rows of a place.
 template <KvType kK, KvType kV, int kD, int kRowWarps>
-__global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) attention_tiles(const Arguments a) {
+__device__ inline void compute_rows(const Arguments& a, const Work& work, std::byte* shared) {
   using Block = Layout<kK, kV, kD, kRowWarps>;
   using BlockWarp = Warp<kK, kV, kD, kRowWarps>;
-  SHOAL_DYNAMIC_SHARED(std::byte, shared);
-  __shared__ int used;  // number of splits; needed only at the end, so it is in shared memory instead of a register
   auto* high = reinterpret_cast<uint16_t*>(shared);
   auto* low = reinterpret_cast<uint16_t*>(shared + Block::kQueryBytes);
   auto* facts = reinterpret_cast<RowFacts*>(shared + Block::kFactsAt);
   auto* seen = reinterpret_cast<int*>(shared + Block::kSeenAt);
-
-  const Place place = place_of(a);
-  let_next_start();
-  wait_for_previous();
-  const Sight in_sight = sight(a, place);
-  const Share share = share_of(in_sight.some, a.splits, place.split);
-  if (place.split >= share.used) return;
-  if (threadIdx.x == 0) used = share.used;
+  auto& key_rows = *reinterpret_cast<KeyRows*>(shared + Block::kRowsAt);
   const auto rows_of = [&](const Source& source, int columns) {
-    return KvRows{source.data + place.kv_head * source.head + place.batch * source.batch, source.row, source.end,
-                  columns};
+    return KvRows{source.data + work.place.kv_head * source.head + work.place.batch * source.batch,
+                  static_cast<int>(source.row), source.end, columns};
   };
   const typename Block::Keys keys{shared + Block::kKeysAt, rows_of(a.k, a.d)};
   const typename Block::Values values{shared + Block::kValuesAt, rows_of(a.v, a.e)};
-  if (share.first < share.last) {
-    keys.fetch(share.first, in_sight.some);
-    values.fetch(share.first, in_sight.some);
-  }
-  copy_async_commit();
-  load_queries<BlockWarp::kF16Keys, kWarps, kD>(a, place, Block::kRows, kPitch<kD>, a.scale, high, low, facts);
+  const auto fetch = [&](int tile) {
+    if (tile < work.share.tiles.end) {
+      keys.fetch(tile, key_rows.of(tile));
+      values.fetch(tile, key_rows.of(tile));
+    }
+    copy_async_commit();
+  };
+  key_rows.start(a, work);
+  fetch(work.share.tiles.begin);
+  load_queries<BlockWarp::kF16Keys, kWarps, kD>(a, work.place, Block::kRows, kPitch<kD>, a.scale, high, low, facts);
   if (threadIdx.x < kKeys) seen[threadIdx.x] = 0;
   __syncthreads();
 
   BlockWarp warp;
-  const bool busy = warp.first_row < place.rows;  // a warp without rows still helps to copy tiles
+  const bool busy = warp.first_row < work.place.rows;  // a warp without rows still helps to copy tiles
   const bool gaps = a.mask != nullptr || a.window > 0;
-  for (int tile = share.first; tile < share.last; ++tile) {
-    copy_async_wait<0>();
-    __syncthreads();  // the tile has arrived, and the previous tile is no longer read
-    if constexpr (kK == KvType::kQ8_0 || kV == KvType::kQ8_0) {
-      keys.unpack(tile, in_sight.some);
-      values.unpack(tile, in_sight.some);
-      __syncthreads();
+  int segment = work.share.segments.begin;
+#pragma unroll 1
+  do {  // also runs if no KV row is visible
+    const Range tiles = work.share.tiles_of(segment);
+#pragma unroll 1
+    for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+      copy_async_wait<0>();
+      __syncthreads();  // the tile has arrived, and the previous tile is no longer read
+      if constexpr (kK == KvType::kQ8_0 || kV == KvType::kQ8_0) {
+        keys.unpack(key_rows.of(tile));
+        values.unpack(key_rows.of(tile));
+        __syncthreads();
+      }
+      fetch(tile + 1);
+      const int row_of_key = KeyRows::find(a, work, tile + 2);
+      const bool whole = work.sees_whole(a, tile) && !key_rows.has_missing(tile);
+      typename BlockWarp::Scores scores = {};
+      if (busy) {
+        warp.multiply_keys(a, high, low, keys.tile(tile), keys.scales(), scores);
+        const RowFacts* rows = facts + warp.first_row + warp.lane / 4;
+        warp.finish_scores(a, rows, scores);
+        if (!whole) hide(a, rows, key_rows, tile, warp.first_key, 1, scores, seen);
+      }
+      if (gaps && !whole) clear_unseen(values, tile, seen);
+      if constexpr (BlockWarp::kShared) {
+        typename BlockWarp::Weights weights;
+        warp.exchange(scores, reinterpret_cast<float*>(shared + Block::kScoresAt), weights);
+        float keep[2];
+        warp.soft_max(weights, keep);
+        warp.weigh(a, values.tile(tile), values.scales(), weights, keep);
+      } else if (busy) {
+        float keep[2];
+        warp.soft_max(scores, keep);
+        warp.weigh(a, values.tile(tile), values.scales(), scores, keep);
+      }
+      key_rows.store(tile + 2, row_of_key);
     }
-    if (tile + 1 < share.last) {
-      keys.fetch(tile + 1, in_sight.some);
-      values.fetch(tile + 1, in_sight.some);
-    }
-    copy_async_commit();
-    const bool whole =
-        a.mask == nullptr && tile * kKeys >= in_sight.all.begin && (tile + 1) * kKeys <= in_sight.all.end;
-    float scores[BlockWarp::kKeyTiles][4] = {};
-    if (busy) {
-      warp.multiply_keys(a, high, low, keys.tile(tile), keys.scales(), scores);
-      const RowFacts* rows = facts + warp.first_row + warp.lane / 4;
-      warp.finish_scores(a, rows, scores);
-      if (!whole) hide(a, rows, tile * kKeys, warp.first_key, 1, scores, seen);
-    }
-    if (gaps && !whole) clear_unseen(values, tile, seen);
-    if (busy) {
-      float keep[2];
-      warp.soft_max(scores, keep);
-      warp.weigh(a, values.tile(tile), values.scales(), scores, keep);
-    }
-  }
+    warp.end_segment(a, work, segment);
+  } while (++segment < work.share.segments.end);
   copy_async_wait<0>();
-  warp.finish();
-  const bool alone = used == 1;
-  if constexpr (kRowWarps == 1) {
-    join_rows<kD>(a, place, alone, warp, shared);
-  } else {
-    write_rows(a, place, alone, warp);
-  }
-  merge_splits(a, place, {0, a.e}, used, reinterpret_cast<float*>(shared));
+  end_rows(a, work, {0, a.e}, reinterpret_cast<float*>(shared));
+}
+
+template <KvType kK, KvType kV, int kD, int kRowWarps>
+__global__ void __launch_bounds__(kThreads, kBlocks<kK, kV, kD, kRowWarps>) attention_tiles(const Arguments a) {
+  static_assert(Layout<kK, kV, kD, 1>::kBytes <= Layout<kK, kV, kD, 4>::kBytes);
+  SHOAL_DYNAMIC_SHARED(std::byte, shared);
+  __shared__ Work work;
+  let_next_start();
+  wait_for_previous();
+  for_places(a, [&](const Place& place) {
+    if (!start_work(a, place, work)) return;
+    if constexpr (kRowWarps == 4) {
+      if (work.place.rows > 16) return compute_rows<kK, kV, kD, 4>(a, work, shared);
+    }
+    compute_rows<kK, kV, kD, 1>(a, work, shared);
+  });
 }
 
 }  // namespace shoal::cuda::attention

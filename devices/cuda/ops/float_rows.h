@@ -117,21 +117,52 @@ struct RowTeam {
   }
 };
 
+/// A thread's sums of squares for RMSNorm. Their total has the same bits as in all_reduce_norm() (norm_row.h of
+/// collectives/p2p), where 512 threads compute every row. So a row has the same bits whether or not its norm is fused
+/// with an all-reduce. Each lane adds up its quads i, i + 512, ..., each warp adds up its lanes as a tree, and the sums
+/// of the warps are added in order. If a warp computes a row alone, its lanes act as the lanes of four warps.
+template <bool kWarpRows>
+struct SquareSums {
+  float parts[kWarpRows ? kHeldQuads : 1] = {};
+
+  /// Adds the thread's i-th quad.
+  __device__ __forceinline__ void add(int i, const float (&v)[kQuad]) {
+    parts[kWarpRows ? i : 0] += fmaf(v[0], v[0], v[1] * v[1]) + fmaf(v[2], v[2], v[3] * v[3]);
+  }
+  /// Returns the total of the row. All threads of the team call total().
+  __device__ __forceinline__ float total(int64_t length) const {
+    float sum = warp_sum(parts[0]);
+    if constexpr (kWarpRows) {
+#pragma unroll
+      for (int i = 1; i < kHeldQuads; ++i) {
+        if (i * kWarp * kQuad < length) sum += warp_sum(parts[i]);
+      }
+    } else {
+      __shared__ float of_warp[kWarp];
+      if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = sum;
+      __syncthreads();
+      sum = 0;
+      for (unsigned warp = 0; warp < blockDim.x / kWarp; ++warp) sum += of_warp[warp];
+    }
+    return sum;
+  }
+};
+
 struct RowGrid {
   bool warp_rows;
   dim3 grid, block;
 };
 
-/// Returns the launch parameters for rows of this length. If there are too few rows to fill the GPU, each thread takes
-/// one quad, so each row takes less time. Otherwise, each thread takes several quads.
-inline RowGrid row_grid(int64_t length, int64_t rows, const GpuTraits& gpu) {
+/// Returns the launch parameters. The number of threads per row depends only on the length. So the order of additions,
+/// and the bits of a row, do not depend on the number of rows.
+inline RowGrid row_grid(int64_t length, int64_t rows) {
   if (length <= kWarpRowLength) {
     constexpr int64_t kRowsPerBlock = kWarpRowThreads / kWarp;
     return {true, dim3(static_cast<unsigned>((rows + kRowsPerBlock - 1) / kRowsPerBlock)), dim3(kWarpRowThreads)};
   }
-  const int64_t per_thread = rows < 2 * gpu.processors ? kQuad : kQuad * kHeldQuads;
-  int64_t threads = ((length + per_thread - 1) / per_thread + kWarp - 1) / kWarp * kWarp;
-  if (threads > 1024) threads = 1024;
+  constexpr int64_t kUsualThreads = 512;
+  int64_t threads = ((length + kQuad - 1) / kQuad + kWarp - 1) / kWarp * kWarp;
+  if (threads > kUsualThreads) threads = length <= kUsualThreads * kQuad * kHeldQuads ? kUsualThreads : 1024;
   return {false, dim3(static_cast<unsigned>(rows)), dim3(static_cast<unsigned>(threads))};
 }
 

@@ -30,7 +30,7 @@ void launch_add_rms_norm(const LaunchContext& context, const View& a, const View
 /// shape. The weight must have one axis of shape[0] elements. b and y are nullptr if no addition precedes the norm.
 bool can_fuse_rms_norm(const Tensor& a, const Tensor* b, const Tensor* y, const Tensor& weight, const Tensor& z);
 /// Whether the fused rms_norm can write a record of z.
-bool rms_norm_records(const Tensor& z, const GpuTraits& gpu);
+bool rms_norm_records(const Tensor& z);
 
 /// Whether each kernel that run() may choose for this attention node can write a record of its result.
 bool attention_records(const Tensor& node);

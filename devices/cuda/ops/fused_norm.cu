@@ -22,10 +22,6 @@ struct Operands {
                         ///< quads per thread
 };
 
-__device__ __forceinline__ float squares_of(const float (&v)[kQuad]) {
-  return (v[0] * v[0] + v[1] * v[1]) + (v[2] * v[2] + v[3] * v[3]);
-}
-
 template <bool kSum, bool kWarpRows>
 __global__ void __launch_bounds__(1024) add_rms_norm(Operands operands, int64_t length, int64_t rows, float eps) {
   let_next_start();
@@ -56,16 +52,16 @@ __global__ void __launch_bounds__(1024) add_rms_norm(Operands operands, int64_t 
   float held[kHeldQuads][kQuad];
 #pragma unroll
   for (int i = 0; i < kHeldQuads; ++i) load_sum(first + i * step, held[i]);
-  float squares = 0;
+  SquareSums<kWarpRows> squares;
 #pragma unroll
-  for (int i = 0; i < kHeldQuads; ++i) squares += squares_of(held[i]);
+  for (int i = 0; i < kHeldQuads; ++i) squares.add(i, held[i]);
   for (int64_t at = rest; at < length; at += step) {
     float values[kQuad];
     load_sum(at, values);
-    squares += squares_of(values);
+    squares.add(0, values);
     if constexpr (kSum) store_quad(y, at, length, values);
   }
-  const float factor = 1.0f / sqrtf(team.sum(squares) / static_cast<float>(length) + eps);
+  const float factor = 1.0f / sqrtf(squares.total(length) / static_cast<float>(length) + eps);
 
   const auto store = [&](int64_t at, const float(&values)[kQuad], const float(&by)[kQuad], float(&result)[kQuad]) {
 #pragma unroll
@@ -94,7 +90,7 @@ __global__ void __launch_bounds__(1024) add_rms_norm(Operands operands, int64_t 
 template <bool kSum>
 void queue(const LaunchContext& context, const Operands& operands, const View& shape, float eps) {
   const int64_t rows = shape.shape[1] * shape.shape[2] * shape.shape[3];
-  const RowGrid grid = row_grid(shape.shape[0], rows, context.gpu);
+  const RowGrid grid = row_grid(shape.shape[0], rows);
   launch_early(context, grid.warp_rows ? add_rms_norm<kSum, true> : add_rms_norm<kSum, false>, grid.grid, grid.block, 0,
                operands, shape.shape[0], rows, eps);
 }
@@ -120,8 +116,8 @@ bool can_fuse_rms_norm(const Tensor& a, const Tensor* b, const Tensor* y, const 
          weight.shape == Shape{z.shape[0], 1, 1, 1} && !z.empty() && rows_fit(z);
 }
 
-bool rms_norm_records(const Tensor& z, const GpuTraits& gpu) {
-  const RowGrid grid = row_grid(z.shape[0], 1, gpu);
+bool rms_norm_records(const Tensor& z) {
+  const RowGrid grid = row_grid(z.shape[0], 1);
   const int64_t threads = grid.warp_rows ? kWarp : grid.block.x;
   return z.rows() == 1 && z.shape[0] <= kHeldQuads * kQuad * threads;
 }

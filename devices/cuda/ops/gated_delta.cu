@@ -1,14 +1,14 @@
 // gated_delta: the columns of a state are independent of each other (graph/ops/ops.h). A block computes several columns
-// of a head. Eight lanes hold a column in registers for all tokens, so the state is read once and written once. The
-// block copies the tokens' keys, queries and other inputs to shared memory in tiles. The next tile is copied while the
-// current tile is used.
+// of a head, for the tokens of one sequence. Eight lanes hold a column in registers for all tokens, so the state is
+// read once and written once. The block copies the tokens' keys, queries and other inputs to shared memory in tiles.
+// The next tile is copied while the current tile is used.
 #include <algorithm>
 #include <bit>
 
 #include "devices/cuda/kernels/memory.h"
 #include "devices/cuda/kernels/reduce.h"
 #include "devices/cuda/ops/ops.h"
-#include "devices/cuda/ops/texts.h"
+#include "devices/cuda/ops/state_tokens.h"
 
 namespace shoal::cuda {
 namespace {
@@ -24,7 +24,7 @@ constexpr int64_t kMostSize = 256;
 
 struct Delta {
   View q, k, v, decay, beta, state;
-  StatePositions texts;
+  StateTokens batch;
   float* to;
   uint32_t size, heads, tokens, column_tiles;
   bool tiled, quads_of_keys, quads_of_state;  ///< quads_of_keys: whether rows of keys and queries can be read in
@@ -41,7 +41,7 @@ struct Delta {
 /// quads.
 struct Tile {
   float *k, *q, *v, *factor, *beta;
-  int32_t* position;
+  int32_t* position;  ///< of a token of the sequence; -1 for other tokens
 
   __host__ __device__ static int floats(int padded, int tokens) { return tokens * (2 * padded + kColumns + 3); }
   __device__ Tile(float* at, int padded, int tokens)
@@ -64,8 +64,8 @@ __device__ __forceinline__ void stage_row(const std::byte* from, float* to, int 
   for (int at = size + lane; at < padded; at += kWarp) to[at] = 0;
 }
 
-__device__ __forceinline__ void stage(const Delta& delta, const Tile& tile, uint32_t head, uint32_t first_column,
-                                      uint32_t first, int count, int padded) {
+__device__ __forceinline__ void stage(const Delta& delta, const Tile& tile, int sequence, uint32_t head,
+                                      uint32_t first_column, uint32_t first, int count, int padded) {
   const int64_t key_head = delta.key_head(head);
   const int warp = static_cast<int>(threadIdx.x) / kWarp, size = static_cast<int>(delta.size);
   for (int row = warp; row < 2 * count; row += kThreads / kWarp) {
@@ -85,7 +85,7 @@ __device__ __forceinline__ void stage(const Delta& delta, const Tile& tile, uint
     };
     tile.factor[i] = expf(share(delta.decay));
     tile.beta[i] = share(delta.beta);
-    tile.position[i] = delta.texts.position(token);
+    tile.position[i] = delta.batch.sequence_of(token) == sequence ? delta.batch.positions[token] : -1;
   }
 }
 
@@ -177,33 +177,53 @@ __device__ __forceinline__ void go_through(Column<kQuads>& column, const Tile& t
   }
 }
 
+/// Zeroes the results of padding, and of tokens whose sequence does not exist.
+__device__ __forceinline__ void clear_others(const Delta& delta, uint32_t first_column, float* result) {
+  for (uint32_t i = threadIdx.x; i < delta.tokens * kColumns; i += kThreads) {
+    const uint32_t token = i / kColumns, column = first_column + i % kColumns;
+    if (column >= delta.size || delta.batch.sequence_of(token) != kNoSequence) continue;
+    result[static_cast<int64_t>(token) * delta.size + column] = 0;
+  }
+}
+
 template <int kQuads>
 __global__ void __launch_bounds__(kThreads) gated_delta(Delta delta, int tile_tokens) {
   constexpr int kPadded = kQuads * kStep;
   SHOAL_DYNAMIC_SHARED(float, shared);
   const int size = static_cast<int>(delta.size), number = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
-  const uint32_t head = blockIdx.x / delta.column_tiles, first_column = blockIdx.x % delta.column_tiles * kColumns;
-  const uint32_t mine = first_column + number;
-  const int64_t row = size, rows_of_head = static_cast<int64_t>(delta.tokens) + size;
+  const uint32_t place = blockIdx.x / delta.column_tiles, first_column = blockIdx.x % delta.column_tiles * kColumns;
+  const uint32_t head = place % delta.heads, mine = first_column + number;
+  const int sequence = static_cast<int>(place / delta.heads);
+  const int64_t row = size, rows_of_head = delta.tokens + delta.batch.sequence_count() * size;
   float* const result = delta.to + head * rows_of_head * row;
+  let_next_start();
+  wait_for_previous();
+  const TokenRange range = delta.batch.range_of(sequence);
+  if (sequence == 0 && range.others) clear_others(delta, first_column, result);
+  if (sequence >= delta.batch.sequence_count()) return;
   const auto tile_at = [&](uint32_t first) {
-    const uint32_t buffer = first / tile_tokens % 2;
+    const uint32_t buffer = (first - range.first) / tile_tokens % 2;
     return Tile(shared + buffer * Tile::floats(kPadded, tile_tokens), kPadded, tile_tokens);
   };
   const auto count_at = [&](uint32_t first) {
-    return static_cast<int>(min(delta.tokens - first, static_cast<uint32_t>(tile_tokens)));
+    return static_cast<int>(min(range.end - first, static_cast<uint32_t>(tile_tokens)));
   };
-  let_next_start();
-  wait_for_previous();
-  if (delta.tokens > 0) stage(delta, tile_at(0), head, first_column, 0, count_at(0), kPadded);
-  copy_async_commit();
+  const auto stage_at = [&](uint32_t first) {
+    if (first < range.end) {
+      stage(delta, tile_at(first), sequence, head, first_column, first, count_at(first), kPadded);
+    }
+    copy_async_commit();
+  };
+  stage_at(range.first);
   Column<kQuads> column;
   column.clear();
-  if (mine < delta.size) column.load(row_at(delta.state, mine, head, 0), lane, size, delta.quads_of_state);
-  for (uint32_t first = 0; first < delta.tokens; first += tile_tokens) {
-    const uint32_t next = first + tile_tokens;
-    if (next < delta.tokens) stage(delta, tile_at(next), head, first_column, next, count_at(next), kPadded);
-    copy_async_commit();
+  const int64_t slot =
+      range.first >= range.end && delta.batch.clears_unused() ? kNoSlot : delta.batch.slot_of(sequence);
+  if (mine < delta.size && slot != kNoSlot) {
+    column.load(row_at(delta.state, slot * size + mine, head, 0), lane, size, delta.quads_of_state);
+  }
+  for (uint32_t first = range.first; first < range.end; first += tile_tokens) {
+    stage_at(first + tile_tokens);
     copy_async_wait<1>();
     __syncthreads();
     const Tile tile = tile_at(first);
@@ -212,11 +232,13 @@ __global__ void __launch_bounds__(kThreads) gated_delta(Delta delta, int tile_to
     __syncthreads();
     for (int i = threadIdx.x; i < count * kColumns; i += kThreads) {
       const uint32_t of = first_column + i % kColumns;
-      if (of < delta.size) result[(first + i / kColumns) * row + of] = tile.v[i];
+      if (of < delta.size && tile.position[i / kColumns] >= 0) result[(first + i / kColumns) * row + of] = tile.v[i];
     }
     __syncthreads();  // after this barrier, a later tile may overwrite this tile's buffer
   }
-  if (mine < delta.size) column.store(result + (delta.tokens + mine) * row, lane, size, delta.quads_of_state);
+  if (mine >= delta.size) return;
+  const int64_t to = delta.tokens + static_cast<int64_t>(sequence) * size + mine;
+  column.store(result + to * row, lane, size, delta.quads_of_state);
 }
 
 /// Whether rows of the tensor are aligned to 16 bytes and consist of whole quads.
@@ -229,6 +251,12 @@ int64_t column_tiles(const Tensor& node) {
   return (node.shape[0] + kColumns - 1) / kColumns;
 }
 
+/// Without sequences, the blocks of the first sequence still write the results of padding.
+int64_t blocks_of(const Tensor& node) {
+  const int64_t sequences = node.shape[0] == 0 ? 0 : (node.shape[1] - node.src[6]->shape[0]) / node.shape[0];
+  return column_tiles(node) * node.shape[2] * std::max<int64_t>(sequences, 1);
+}
+
 void run(const LaunchContext& context, Tensor& node) {
   const auto& src = node.src;
   const Delta delta{view_of(*src[0]),
@@ -237,7 +265,7 @@ void run(const LaunchContext& context, Tensor& node) {
                     view_of(*src[3]),
                     view_of(*src[4]),
                     view_of(*src[5]),
-                    state_positions_of(*src[6]),
+                    state_tokens_of(node, 6, *src[5], node.shape[0]),
                     reinterpret_cast<float*>(node.data),
                     static_cast<uint32_t>(node.shape[0]),
                     static_cast<uint32_t>(node.shape[2]),
@@ -254,8 +282,8 @@ void run(const LaunchContext& context, Tensor& node) {
   const int tile_tokens = std::clamp(static_cast<int>(delta.tokens), 1, kTileTokens);
   const int tiles = delta.tokens > kTileTokens ? 2 : 1;
   const size_t shared = static_cast<size_t>(tiles * Tile::floats(static_cast<int>(quads) * kStep, tile_tokens)) * 4;
-  launch_early(context, kernel, dim3(static_cast<unsigned>(column_tiles(node) * node.shape[2])), dim3(kThreads), shared,
-               delta, tile_tokens);
+  launch_early(context, kernel, dim3(static_cast<unsigned>(blocks_of(node))), dim3(kThreads), shared, delta,
+               tile_tokens);
 }
 
 bool supports(const Tensor& node) {
@@ -265,8 +293,8 @@ bool supports(const Tensor& node) {
   for (const int source : {3, 4}) {
     if (node.src[source]->dtype != DType::kF32) return false;
   }
-  if (node.dtype != DType::kF32 || !node.is_contiguous() || node.src[6]->dtype != DType::kI32) return false;
-  return node.shape[0] <= kMostSize && node.shape[1] <= 0x7fffffff && column_tiles(node) * node.shape[2] <= 0x7fffffff;
+  if (node.dtype != DType::kF32 || !node.is_contiguous() || !has_integer_tokens(node, 6)) return false;
+  return node.shape[0] <= kMostSize && node.shape[1] <= 0x7fffffff / kColumns && blocks_of(node) <= 0x7fffffff;
 }
 
 }  // namespace

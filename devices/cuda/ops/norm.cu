@@ -1,27 +1,27 @@
 // rms_norm and layer_norm: the kernel reads a row once into registers, reduces it and writes the result. If the row
-// does not fit in registers, the kernel reads the remaining elements again for each pass. Sums are computed as trees,
-// in f32. layer_norm adds up differences from a preliminary mean. So a large mean does not reduce the precision.
+// does not fit in registers, the kernel reads the remaining elements again for each pass. Sums are f32. layer_norm adds
+// up differences from a preliminary mean. So a large mean does not reduce the precision.
 #include "devices/cuda/ops/float_rows.h"
 #include "devices/cuda/ops/ops.h"
 
 namespace shoal::cuda {
 namespace {
 
-/// Calls f(at, values) for each of this thread's quads. The first quads are in registers. This function loads the
-/// remaining quads from memory.
+/// Calls f(at, values, i) for each of this thread's quads. `i` is the index of the quad in `held`, or 0. The first
+/// quads are in registers. This function loads the remaining quads from memory.
 template <class T, class Team, class F>
 __device__ __forceinline__ void for_quads(const FloatRow<T>& row, const Team& team, float (&held)[kHeldQuads][kQuad],
                                           F&& f) {
 #pragma unroll
   for (int i = 0; i < kHeldQuads; ++i) {
     const int64_t at = kQuad * (team.thread + static_cast<int64_t>(i) * team.threads);
-    if (at < row.length) f(at, held[i]);
+    if (at < row.length) f(at, held[i], i);
   }
   const int64_t step = kQuad * static_cast<int64_t>(team.threads);
   for (int64_t at = kHeldQuads * step + kQuad * team.thread; at < row.length; at += step) {
     float values[kQuad];
     row.load(at, values);
-    f(at, values);
+    f(at, values, 0);
   }
 }
 
@@ -51,13 +51,11 @@ __global__ void __launch_bounds__(1024) rms_norm(View x, R* to, int64_t rows, fl
   const FloatRow<T> row(x, row_of(x, team.row));
   float held[kHeldQuads][kQuad];
   hold(row, team, held);
-  float squares = 0;
-  for_quads(row, team, held, [&](int64_t, const float(&v)[kQuad]) {
-    squares += (v[0] * v[0] + v[1] * v[1]) + (v[2] * v[2] + v[3] * v[3]);
-  });
-  const float factor = 1.0f / sqrtf(team.sum(squares) / static_cast<float>(row.length) + eps);
+  SquareSums<kWarpRows> squares;
+  for_quads(row, team, held, [&](int64_t, const float(&v)[kQuad], int i) { squares.add(i, v); });
+  const float factor = 1.0f / sqrtf(squares.total(row.length) / static_cast<float>(row.length) + eps);
   R* const out = to + team.row * row.length;
-  for_quads(row, team, held, [&](int64_t at, const float(&v)[kQuad]) {
+  for_quads(row, team, held, [&](int64_t at, const float(&v)[kQuad], int) {
     store_quad(out, at, row.length, {v[0] * factor, v[1] * factor, v[2] * factor, v[3] * factor});
   });
 }
@@ -73,10 +71,10 @@ __global__ void __launch_bounds__(1024) layer_norm(View x, R* to, int64_t rows, 
   float held[kHeldQuads][kQuad];
   hold(row, team, held);
   float sum = 0;
-  for_quads(row, team, held, [&](int64_t, const float(&v)[kQuad]) { sum += (v[0] + v[1]) + (v[2] + v[3]); });
+  for_quads(row, team, held, [&](int64_t, const float(&v)[kQuad], int) { sum += (v[0] + v[1]) + (v[2] + v[3]); });
   const float first_mean = team.sum(sum) / length;
   float2 sums{0, 0};  // sum of the differences from first_mean, and sum of their squares
-  for_quads(row, team, held, [&](int64_t at, const float(&v)[kQuad]) {
+  for_quads(row, team, held, [&](int64_t at, const float(&v)[kQuad], int) {
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
       const float difference = at + i < row.length ? v[i] - first_mean : 0.0f;
@@ -88,7 +86,7 @@ __global__ void __launch_bounds__(1024) layer_norm(View x, R* to, int64_t rows, 
   const float rest = sums.x / length;  // mean minus first_mean
   const float factor = 1.0f / sqrtf(fmaxf(sums.y / length - rest * rest, 0.0f) + eps);
   R* const out = to + team.row * row.length;
-  for_quads(row, team, held, [&](int64_t at, const float(&v)[kQuad]) {
+  for_quads(row, team, held, [&](int64_t at, const float(&v)[kQuad], int) {
     float result[kQuad];
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) result[i] = ((v[i] - first_mean) - rest) * factor;
@@ -99,7 +97,7 @@ __global__ void __launch_bounds__(1024) layer_norm(View x, R* to, int64_t rows, 
 template <bool kLayer>
 void run(const LaunchContext& context, Tensor& node) {
   const Tensor& x = *node.src[0];
-  const RowGrid grid = row_grid(node.shape[0], node.rows(), context.gpu);
+  const RowGrid grid = row_grid(node.shape[0], node.rows());
   with_row_types(x.dtype, grid.warp_rows, [&](auto type, auto warp_rows) {
     with_float_type(node.dtype, [&](auto result) {
       using T = decltype(type);

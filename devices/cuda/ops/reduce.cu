@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(1024) sum_rows(View x, float* to, int64_t rows
 
 void run(const LaunchContext& context, Tensor& node) {
   const Tensor& x = *node.src[0];
-  const RowGrid grid = row_grid(x.shape[0], node.rows(), context.gpu);
+  const RowGrid grid = row_grid(x.shape[0], node.rows());
   with_row_types(x.dtype, grid.warp_rows, [&](auto type, auto warp_rows) {
     launch_early(context, sum_rows<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
                  reinterpret_cast<float*>(node.data), node.rows());

@@ -104,7 +104,7 @@ void run(const LaunchContext& context, Tensor& node) {
   const Tensor* sinks = source(node, 2);
   const Mask mask_view = mask ? Mask{view_of(*mask), mask->dtype} : Mask{};
   const Sinks sink_values = sinks ? Sinks{sinks->data, static_cast<int64_t>(sinks->strides[0])} : Sinks{};
-  const RowGrid grid = row_grid(node.shape[0], node.rows(), context.gpu);
+  const RowGrid grid = row_grid(node.shape[0], node.rows());
   with_row_types(x.dtype, grid.warp_rows, [&](auto type, auto warp_rows) {
     launch(context.stream, soft_max<decltype(type), decltype(warp_rows)::value>, grid.grid, grid.block, 0, view_of(x),
            mask_view, sink_values, reinterpret_cast<float*>(node.data), node.rows(),

@@ -9,6 +9,9 @@
 inline int __clz(uint32_t x) {
   return std::countl_zero(x);
 }
+inline int __ffs(uint32_t x) {
+  return x == 0 ? 0 : std::countr_zero(x) + 1;
+}
 inline int __popc(uint32_t x) {
   return std::popcount(x);
 }

@@ -95,6 +95,13 @@ T __shfl_sync(uint32_t mask, T value, int source, int width = 32, SHOAL_HERE) {
                                         where);
 }
 template <class T>
+T __shfl_up_sync(uint32_t mask, T value, unsigned lanes, int width = 32, SHOAL_HERE) {
+  const int lane = shoal::cuda::emulator::lane();
+  const int source = lane - static_cast<int>(lanes);
+  return shoal::cuda::emulator::shuffle(mask, value, source < (lane & ~(width - 1)) ? lane : source, "__shfl_up_sync",
+                                        where);
+}
+template <class T>
 T __shfl_xor_sync(uint32_t mask, T value, int bits, int width = 32, SHOAL_HERE) {
   const int lane = shoal::cuda::emulator::lane();
   const int source = lane ^ bits;
