@@ -104,6 +104,8 @@ struct Batch {
     return cuda.values(*node);
   }
   Values run(int processors = 8) { return run(gpu(processors)); }
+  /// Whether several blocks share the segments of a row.
+  bool is_split(int processors) const { return cuda::kernel_for(Op::kAttention).workspace(*node, gpu(processors)) > 0; }
   void check() { EXPECT_TRUE(close_to(run(), reference_eval(graph, leaves).at(node), {1e-10})); }
 
   Sizes n;
@@ -127,6 +129,7 @@ void check_bits(Choice choice, const Sizes& sizes) {
   all.check();
   const Values expected = all.run(1);
   EXPECT_EQ(all.run(132), expected);
+  EXPECT_TRUE(all.is_split(132));
   const int64_t row = all.heads() * (sizes.e + (sizes.parts > 0 ? 1 : 0)), query = sizes.d * all.heads();
   int64_t first = 0;
   for (const Chunk& chunk : kMixed) {
@@ -135,6 +138,10 @@ void check_bits(Choice choice, const Sizes& sizes) {
       Batch alone(all, first, count);
       alone.choice = choice;
       ASSERT_EQ(alone.run(132), some) << first << ", " << count;
+      if (count == chunk.count) {  // one block adds the segments without a merge
+        EXPECT_FALSE(alone.is_split(1));
+        ASSERT_EQ(alone.run(1), some) << first << ", " << count;
+      }
       const auto from = all.leaves[all.q].begin() + first * query;
       Batch paged(all, {{chunk.sequence, chunk.position, count}}, Values(from, from + count * query));
       paged.choice = choice;

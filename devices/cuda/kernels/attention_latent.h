@@ -153,7 +153,7 @@ struct LatentBlock {
     float largest = top;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      scores[i] = soft_cap(a, scores[i] * fact.factor);
+      scores[i] = soft_cap(a, __fmul_rn(scores[i], fact.factor));
       if (!whole) hide(tile * kKeys + first + i, fact, scores[i], marks()[first + i], tile);
       largest = fmaxf(largest, scores[i]);
     }

@@ -228,8 +228,7 @@ struct TwoRows {
     for (int n = 0; n < kTiles; ++n) values[n][0] = values[n][2], values[n][1] = values[n][3];
   }
   /// Ends a segment. If the block is alone, the segment is added to the total, which becomes the result after the last
-  /// segment. Otherwise, the partial result of the segment is stored. Afterwards, the sums are those of an empty
-  /// segment.
+  /// segment. Otherwise, the partial result of the segment is stored. Afterwards, the segment is empty.
   __device__ void end(const Arguments& a, const Work& work, const Span& span, Totals& totals, int segment) {
     const Range segments = work.share.segments;
     if (work.alone()) {

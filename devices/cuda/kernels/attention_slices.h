@@ -118,7 +118,7 @@ struct SliceWarp {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) scores[n][i] *= a.scale;
+      for (int i = 0; i < 4; ++i) scores[n][i] = __fmul_rn(scores[n][i], a.scale);
     }
     soft_cap(a, scores);
   }
