@@ -23,6 +23,7 @@
 #include "meta/meta.h"
 #include "models/arch/architecture.h"
 #include "models/place/split_policy.h"
+#include "models/session/inputs.h"
 #include "sched/scheduler.h"
 
 namespace shoal::models {
@@ -79,10 +80,11 @@ class Loaded {
   }
   DecoderGraph build() const { return find_architecture("llama", {}).build(hparams_, weights_, cache_, {1, 1}); }
 
-  static void set_inputs(DecoderGraph& graph) {
+  void set_inputs(DecoderGraph& graph) const {
     const int32_t token = 3, zero = 0;
     tensor_set(*graph.tokens, &token, 0, 4);
-    for (Tensor* input : {graph.positions, graph.cache_rows, graph.out_ids}) tensor_set(*input, &zero, 0, 4);
+    tensor_set(*graph.out_ids, &zero, 0, 4);
+    WholeCache(cache_).write_inputs(graph, hparams_, {&zero, 1});
   }
   static std::vector<float> logits(const DecoderGraph& graph) {
     std::vector<float> values(static_cast<size_t>(graph.logits->elements()));
@@ -139,7 +141,7 @@ std::vector<float> reference() {
   DecoderGraph graph = decoder.build();
   Backend& backend = *decoder.backends().front();
   backend.plans().plan(*graph.graph);
-  Loaded::set_inputs(graph);
+  decoder.set_inputs(graph);
   backend.compute(*graph.graph);
   return Loaded::logits(graph);
 }
@@ -183,7 +185,7 @@ struct Scheduled {
         scheduler(decoder.backends(), {.copies = 4}),
         graph(decoder.build()) {
     scheduler.allocate(*graph.graph);
-    Loaded::set_inputs(graph);
+    decoder.set_inputs(graph);
     scheduler.compute(*graph.graph);
     if (const std::string what = difference(expected, Loaded::logits(graph)); !what.empty())
       state.SkipWithError(what.c_str());
@@ -226,7 +228,7 @@ void queueing(benchmark::State& state, bool use_meta) {
   Backend& backend = *decoder.backends().front();
   DecoderGraph graph = decoder.build();
   const auto plan = backend.create_plan(*graph.graph);
-  Loaded::set_inputs(graph);
+  decoder.set_inputs(graph);
   Clock clock(state);
   for (auto _ : state) {
     clock.time([&] { backend.compute_async(*plan); });

@@ -84,7 +84,9 @@ double kv_bytes(const Tensor& node, double rows) {
   // If each row of values is the beginning of a row of keys, one read covers both rows.
   const bool within = keys.storage() == values.storage() && keys.view_offset == values.view_offset;
   const double bytes = within ? std::max(bytes_of(keys), bytes_of(values)) : bytes_of(keys) + bytes_of(values);
-  return bytes * rows / all;
+  // Each sequence has its own rows.
+  const double sequences = node.src[6] == nullptr ? 1 : as_double(node.src[6]->shape[1]);
+  return bytes * rows / all * sequences;
 }
 
 /// Seconds to process `amount` at `rate`; 0 if the rate is unknown.
@@ -105,8 +107,8 @@ NodeCost attention_cost(const DeviceModel& device, const Tensor& node, double kv
 /// Number of multiplications and additions for all tokens: the state times k, the update of the state, and the state
 /// times q.
 double delta_operations(const Tensor& node) {
-  const Tensor& state = *node.src[5];
-  return 6 * as_double(state.elements()) * as_double(node.src[0]->shape[2]);
+  const double size = as_double(node.shape[0]);
+  return 6 * size * size * as_double(node.shape[2]) * as_double(node.src[0]->shape[2]);
 }
 
 /// Bytes that an op without weights reads and writes.

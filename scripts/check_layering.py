@@ -24,7 +24,7 @@ STRANGERS = {"sched": {"collectives", "machine", "meta"}, "collectives": {"sched
 # files directly in the folder.
 ROOMS = {
     "meta": ["layout", "rules", "check", "plan", "device"],
-    "models": ["gguf", "tokenizer", "arch", "place", "session"],
+    "models": ["gguf", "tokenizer", "arch", "place", "session", "engine"],
     "tuning": ["", "choose", "probe", "propose"],
     "tools": ["cli", "chat", "startup", "report", "bench", "commands"],
 }

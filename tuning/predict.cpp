@@ -59,22 +59,24 @@ class Predictor {
     }
   }
 
-  PhasePrediction generation(int64_t depth, int64_t count) const {
+  PhasePrediction generation(int64_t depth, int64_t count, int64_t sequences) const {
     // The time of a token grows linearly with the number of filled cache rows. The middle token therefore takes the
     // average time.
     PhasePrediction phase = new_phase();
-    for (const Stage& stage : stages(plan_.step, as_double(depth) + (as_double(count) + 1) / 2)) {
+    const models::PlannedGraph& step = planned(models::shape_for(sequences, sequences, sequences, plan_.size));
+    for (const Stage& stage : stages(step, as_double(depth) + (as_double(count) + 1) / 2)) {
       add(phase, stage, 1);
       phase.seconds += stage.seconds();
     }
-    add_disk(phase, plan_.step, 1);
+    add_disk(phase, step, 1);
     finish(phase);
     phase.seconds *= as_double(count);
-    phase.rate = as_double(count) / phase.seconds;
+    phase.rate = as_double(count * sequences) / phase.seconds;
     return phase;
   }
 
-  PhasePrediction prompt(int64_t depth, int64_t count) const {
+  /// The prompts of several sequences are computed one after the other.
+  PhasePrediction prompt(int64_t depth, int64_t count, int64_t sequences) const {
     std::vector<AlikeRuns> runs;
     PhasePrediction phase = new_phase();
     for (const AlikeBatches& alike : alike_batches(count)) {
@@ -89,6 +91,7 @@ class Predictor {
     phase.seconds = seconds_of_runs(runs);
     finish(phase);
     phase.rate = as_double(count) / phase.seconds;
+    phase.seconds *= as_double(sequences);
     return phase;
   }
 
@@ -139,13 +142,12 @@ class Predictor {
     return phase.ranks[static_cast<size_t>(known - placement_.members().begin())];
   }
 
-  /// The plan of a prompt batch. If the session has no plan for this shape, makes a new plan and caches it.
+  /// The plan of a batch. If the session has no plan for this shape, makes a new plan and caches it.
   const models::PlannedGraph& planned(models::BatchShape shape) const {
-    if (shape.tokens == 1) return plan_.step;
-    const std::vector<models::BatchShape> largest = models::largest_prompt_shapes(plan_.size.batch);
-    const auto known = std::find(largest.begin(), largest.end(), shape);
-    const auto number = static_cast<size_t>(known - largest.begin());
-    if (number < plan_.prompts.size()) return plan_.prompts[number];
+    if (shape == plan_.step.shape) return plan_.step;
+    const auto known = std::find_if(plan_.prompts.begin(), plan_.prompts.end(),
+                                    [&](const models::PlannedGraph& graph) { return graph.shape == shape; });
+    if (known != plan_.prompts.end()) return *known;
     for (const auto& [made, graph] : more_) {
       if (made == shape) return *graph;
     }
@@ -264,6 +266,7 @@ class Predictor {
 }  // namespace
 
 Workload clipped(Workload workload, int64_t context) {
+  context /= std::max<int64_t>(workload.sequences, 1);
   workload.depth = std::clamp<int64_t>(workload.depth, 0, std::max<int64_t>(context - 1, 0));
   workload.prompt = std::min(workload.prompt, context - workload.depth);
   workload.generate = std::min(workload.generate, context - workload.depth);
@@ -276,8 +279,8 @@ std::pair<std::optional<PhasePrediction>, std::optional<PhasePrediction>> predic
     const Poll& poll) {
   const Predictor predictor(model, placement, plan, machine, session, poll);
   std::optional<PhasePrediction> prompt, generation;
-  if (work.prompt > 0) prompt = predictor.prompt(work.depth, work.prompt);
-  if (work.generate > 0) generation = predictor.generation(work.depth, work.generate);
+  if (work.prompt > 0) prompt = predictor.prompt(work.depth, work.prompt, work.sequences);
+  if (work.generate > 0) generation = predictor.generation(work.depth, work.generate, work.sequences);
   return {std::move(prompt), std::move(generation)};
 }
 

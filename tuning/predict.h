@@ -25,24 +25,26 @@
 
 namespace shoal::tuning {
 
-/// The work to predict, as in `shoal bench -p prompt -n generate -d depth`.
+/// The work to predict, as in `shoal bench -p prompt -n generate -d depth -np sequences`. All counts of tokens are for
+/// one sequence.
 struct Workload {
   int64_t prompt = 512;
   int64_t generate = 128;
   int64_t depth = 0;
+  int64_t sequences = 1;  ///< number of sequences that run at the same time
   bool operator==(const Workload&) const = default;
 };
 
 /// Average number of cache rows that a token reads. The average is over the generated tokens. If there are no generated
 /// tokens, the average is over the tokens of the prompt.
 int64_t rows_seen(const Workload& workload);
-/// Returns the workload with as many tokens as fit into the context.
+/// Returns the workload with as many tokens as fit into the context, which all sequences share.
 Workload clipped(Workload workload, int64_t context);
 
 /// Prediction of one phase: a prompt, or the tokens of a generation.
 struct PhasePrediction {
   double seconds = 0;                ///< time of all tokens
-  double rate = 0;                   ///< tokens/s
+  double rate = 0;                   ///< tokens/s of all sequences together
   std::vector<std::string> devices;  ///< names of the devices, in the order of `ranks`
   std::vector<RankTime> ranks;       ///< time of one average token (generation) or of the whole prompt
   std::vector<CollectiveTime> collectives;

@@ -89,10 +89,10 @@ Tensor* attention(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* positions, 
                   AttentionParams params, std::string name = {});
 /// Attention of several sequences to the pages of a pool. k [d, s, h/g, z], v [e, s, h/g, z]: s rows are s /
 /// params.page pages. table i32 [w, y]: the pages of y sequences. sequences i32 [t]: the sequence of each query. Row r
-/// of sequence y is row r % page of page table[r / page, y]. positions i32 [t, z or 1] count the rows of a sequence. q
-/// has 1 batch or z batches. The other sources, and the result, are those of attention(). A query sees only rows below
-/// w * page. A query whose sequence is outside [0, y) sees no row. Pages of rows that a query sees must be in [0, s /
-/// page); rows of other pages are not seen.
+/// of sequence y is row r % page of page table[r / page, y]. positions i32 [t, z or 1] count the rows of a sequence. q,
+/// sinks and the result have the shapes of attention(). A query sees only rows below w * page. A query whose sequence
+/// is outside [0, y) sees no row. Pages of rows that a query sees must be in [0, s / page); rows of other pages are not
+/// seen.
 Tensor* paged_attention(Graph& g, Tensor* q, Tensor* k, Tensor* v, Tensor* positions, Tensor* sinks, Tensor* table,
                         Tensor* sequences, AttentionParams params, std::string name = {});
 /// Merges attention results over parts of the rows (AttentionParams::parts) into the result over all rows.

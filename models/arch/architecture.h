@@ -27,32 +27,35 @@ struct ModelTensor {
   DType dtype = DType::kF32;
 };
 
-/// Inputs of layers whose cache is a ring (kv_cache.h). These layers write to the rows in WindowInputs::cache_rows
-/// instead of DecoderGraph::cache_rows. Attention uses last_rows and mask instead of DecoderGraph::positions.
-struct WindowInputs {
-  int64_t window = 0, rows = 0;
-  Tensor* cache_rows = nullptr;  ///< i32 [n]: row to which each token is written; < 0: not written
-  Tensor* last_rows = nullptr;   ///< i32 [n]: index of the last used row of the ring
-  Tensor* mask = nullptr;        ///< f16 [rows, n]: 0 for rows that the token attends to, -inf for other rows
+/// Inputs of the layers of one page group (kv_cache.h).
+struct PageInputs {
+  Tensor* table = nullptr;       ///< i32 [KvCache::most_pages(), y]: list of pages of each sequence
+  Tensor* cache_rows = nullptr;  ///< i32 [n]: row of the pool to which each token is written; < 0: not written
 };
 
-/// The graph of one batch of n tokens. The caller writes the inputs before each run. `graph` owns all tensors.
+/// Input of the recurrent states that have `rows` rows.
+struct StateInput {
+  int64_t rows = 0;
+  Tensor* ids = nullptr;  ///< i32 [rows * y]: row to which each row of the new states is written; < 0: not written
+};
+
+/// The graph of one batch of n tokens of y sequences. The caller writes the inputs before each run. `graph` owns all
+/// tensors.
 struct DecoderGraph {
   std::unique_ptr<Graph> graph;
   Tensor* tokens = nullptr;       ///< i32 [n]: token ids
   Tensor* positions = nullptr;    ///< i32 [n]: position of each token in its sequence
-  Tensor* cache_rows = nullptr;   ///< i32 [n]: row of the KV cache to which each token is written; < 0: not written
+  Tensor* sequences = nullptr;    ///< i32 [n]: number of each token's sequence, in [0, y)
   Tensor* out_ids = nullptr;      ///< i32 [outputs]: indices of the tokens whose logits are wanted
   Tensor* temperature = nullptr;  ///< f32 [1, 1, n]: factors that multiply the queries; nullptr if the model has no
                                   ///< AttentionTemperature
-  Tensor* state_rows = nullptr;   ///< i32 [r]: 0, 1, ... r - 1, the rows to which states are written; nullptr if no
-                                  ///< layer is recurrent
+  std::vector<PageInputs> pages;  ///< one entry per page group of the cache
   /// i32 [n, parts]: index of the last row to which a token attends in each part. nullptr if the cache is not divided
-  /// into parts (kv_cache.h). part_rows is the number of rows of each part.
+  /// into parts (kv_cache.h).
   Tensor* last_rows = nullptr;
-  int64_t part_rows = 0;
-  std::vector<WindowInputs> windows;  ///< one entry per window length of the layers with ring caches
-  Tensor* logits = nullptr;           ///< f32 [vocab, outputs]; an output of the graph if no candidates are selected
+  Tensor* slots = nullptr;         ///< i32 [y]: slot with the state of each sequence; nullptr if no layer is recurrent
+  std::vector<StateInput> states;  ///< one entry per number of rows
+  Tensor* logits = nullptr;        ///< f32 [vocab, outputs]; an output of the graph if no candidates are selected
   /// Ids (i32 [candidates, outputs]) and logits (f32 [1, candidates, outputs]) of each output's best tokens. The best
   /// token comes first; among equal logits, the lowest id comes first. If candidates are selected, both tensors are
   /// outputs of the graph; otherwise both are nullptr.
@@ -63,8 +66,10 @@ struct DecoderGraph {
 struct BatchShape {
   int64_t tokens = 1;
   int64_t outputs = 1;
-  int64_t candidates = 0;  ///< number of best tokens that the graph selects per output, at most the size of the
-                           ///< vocabulary; 0: the graph outputs all logits
+  int64_t sequences = 1;
+  int64_t candidates = 0;     ///< number of best tokens that the graph selects per output, at most the size of the
+                              ///< vocabulary; 0: the graph outputs all logits
+  bool keeps_logits = false;  ///< whether the logits are an output even if the graph selects candidates
   bool operator==(const BatchShape&) const = default;
 };
 

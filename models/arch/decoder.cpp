@@ -210,10 +210,9 @@ Tensor* Layer::sinks() {
 
 Tensor* Layer::attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks) {
   const auto layer = static_cast<size_t>(index_);
-  const WindowInputs* ring = d_.cache_.is_ring(layer) ? &d_.window_inputs(h_.attention.window) : nullptr;
+  const PageInputs& pages = d_.out_.pages[static_cast<size_t>(d_.cache_.group_of[layer])];
   const auto store = [&](Tensor* cache, Tensor* heads, std::string_view result) {
-    Tensor* rows = ring != nullptr ? ring->cache_rows : d_.out_.cache_rows;
-    return set_rows(g_, cache, by_tokens(heads), rows, {}, name(result));
+    return set_rows(g_, cache, by_tokens(heads), pages.cache_rows, {}, name(result));
   };
   if (h_.kv_layer < 0) {
     check(d_.has_all_, "{}: after keep_requested_tokens() no layer may write a cache", name("keys"));
@@ -224,23 +223,24 @@ Tensor* Layer::attention(Tensor* q, Tensor* k, Tensor* v, Tensor* sinks) {
     const Layer& writer = d_.layers_[static_cast<size_t>(h_.kv_layer)];
     keys_ = writer.keys_, values_ = writer.values_;
   }
-  if (d_.out_.last_rows != nullptr) return attention_to_parts(q);
+  if (d_.out_.last_rows != nullptr) return attention_to_parts(q, pages.table);
   AttentionParams params = h_.attention;
-  if (ring != nullptr) params.window = 0;  // the mask already applies the window
-  Tensor* heads = shoal::attention(g_, by_tokens(q), keys_, values_, ring != nullptr ? ring->last_rows : d_.positions_,
-                                   ring != nullptr ? ring->mask : nullptr, sinks, params, name("attention"));
+  params.page = d_.cache_.page;
+  Tensor* heads = paged_attention(g_, by_tokens(q), keys_, values_, d_.positions_, sinks, pages.table, d_.sequences_,
+                                  params, name("attention"));
   return reshape(g_, heads, {h_.head_dim_v * h_.heads, d_.batch_.tokens, 1, 1}, name("attention.merged"));
 }
 
 /// Queries attend to each part of the cache separately. merge_attention() then merges the partial results.
-Tensor* Layer::attention_to_parts(Tensor* q) {
+Tensor* Layer::attention_to_parts(Tensor* q, Tensor* table) {
   const int64_t parts = d_.cache_.parts, e = h_.head_dim_v;
   AttentionParams params = h_.attention;
   params.parts = parts;
-  Tensor* k = reshape(g_, keys_, {keys_->shape[0], d_.out_.part_rows, 1, parts}, name("keys.parts"));
+  params.page = d_.cache_.page / parts;
+  Tensor* k = reshape(g_, keys_, {keys_->shape[0], keys_->shape[1] / parts, 1, parts}, name("keys.parts"));
   Tensor* v = slice(g_, k, {0, 0, e}, name("values.parts"));
-  Tensor* each =
-      shoal::attention(g_, by_tokens(q), k, v, d_.out_.last_rows, nullptr, nullptr, params, name("attention.parts"));
+  Tensor* each = paged_attention(g_, by_tokens(q), k, v, d_.out_.last_rows, nullptr, table, d_.sequences_, params,
+                                 name("attention.parts"));
   Tensor* lse = permute(g_, slice(g_, each, {0, e, 1}, name("attention.lse")), {3, 1, 2, 0}, name("attention.all_lse"));
   Tensor* heads = merge_attention(g_, each, lse, name("attention"));
   return reshape(g_, heads, {e * h_.heads, d_.batch_.tokens, 1, 1}, name("attention.merged"));
@@ -296,48 +296,34 @@ Decoder::Decoder(std::string_view name, const Hparams& hparams, const KvCache& c
                  WeightSource source)
     : h_(hparams), cache_(cache), batch_(batch), source_(std::move(source)) {
   out_.graph = std::make_unique<Graph>(fmt::format("{}_{}", name, batch.tokens));
-  const Shape per_token{batch.tokens, 1, 1, 1};
-  out_.tokens = out_.graph->input("tokens", DType::kI32, per_token);
-  out_.positions = positions_ = out_.graph->input("positions", DType::kI32, per_token);
-  out_.cache_rows = out_.graph->input("cache_rows", DType::kI32, per_token);
-  out_.out_ids = out_.graph->input("out_ids", DType::kI32, {batch.outputs, 1, 1, 1});
-  if (hparams.temperature.scale != 0.0f) {
-    out_.temperature = out_.graph->input("temperature", DType::kF32, {1, 1, batch.tokens, 1});
-  }
-  if (cache.parts > 1) {
-    out_.last_rows = out_.graph->input("last_rows", DType::kI32, {batch.tokens, cache.parts, 1, 1});
-    out_.part_rows = cache.rows_of(0) / cache.parts;
-  }
-  int64_t state_rows = 0;
-  for (const CacheTensor& spec : cache.specs) {
-    if (spec.part == CachePart::kConv || spec.part == CachePart::kState) {
-      state_rows = std::max(state_rows, spec.shape[1]);
-    }
-  }
-  if (state_rows > 0) out_.state_rows = out_.graph->input("state_rows", DType::kI32, {state_rows, 1, 1, 1});
-  for (int layer = 0; layer < hparams.layers; ++layer) {
-    layers_.emplace_back(*this, layer);
-    if (cache.is_ring(static_cast<size_t>(layer)))
-      add_window(hparams.layer(layer).attention.window, cache.rows_of(layer));
-  }
-  windows_ = out_.windows;
+  add_inputs();
+  for (int layer = 0; layer < hparams.layers; ++layer) layers_.emplace_back(*this, layer);
 }
 
-void Decoder::add_window(int64_t window, int64_t rows) {
-  const auto is_same = [&](const WindowInputs& other) { return other.window == window; };
-  if (std::any_of(out_.windows.begin(), out_.windows.end(), is_same)) return;
-  const auto input = [&](std::string_view what, DType dtype, Shape shape) {
-    return out_.graph->input(fmt::format("window_{}.{}", window, what), dtype, shape);
-  };
-  const int64_t tokens = batch_.tokens;
-  out_.windows.push_back({window, rows, input("cache_rows", DType::kI32, {tokens, 1, 1, 1}),
-                          input("last_rows", DType::kI32, {tokens, 1, 1, 1}),
-                          input("mask", DType::kF16, {rows, tokens, 1, 1})});
-}
-
-const WindowInputs& Decoder::window_inputs(int64_t window) const {
-  return *std::find_if(windows_.begin(), windows_.end(),
-                       [&](const WindowInputs& inputs) { return inputs.window == window; });
+void Decoder::add_inputs() {
+  const auto input = [&](const std::string& what, Shape shape) { return out_.graph->input(what, DType::kI32, shape); };
+  const int64_t n = batch_.tokens, y = batch_.sequences;
+  out_.tokens = input("tokens", {n, 1, 1, 1});
+  out_.positions = positions_ = input("positions", {n, 1, 1, 1});
+  out_.sequences = sequences_ = input("sequences", {n, 1, 1, 1});
+  out_.out_ids = input("out_ids", {batch_.outputs, 1, 1, 1});
+  if (h_.temperature.scale != 0.0f) {
+    out_.temperature = out_.graph->input("temperature", DType::kF32, {1, 1, n, 1});
+  }
+  for (const PageGroup& group : cache_.groups) {
+    const std::string prefix = group.window == 0 ? "" : fmt::format("window_{}.", group.window);
+    out_.pages.push_back(
+        {input(prefix + "table", {cache_.most_pages(), y, 1, 1}), input(prefix + "cache_rows", {n, 1, 1, 1})});
+  }
+  if (cache_.parts > 1) out_.last_rows = input("last_rows", {n, cache_.parts, 1, 1});
+  for (const CacheTensor& spec : cache_.specs) {
+    if (spec.part != CachePart::kConv && spec.part != CachePart::kState) continue;
+    if (out_.slots == nullptr) out_.slots = input("slots", {y, 1, 1, 1});
+    const int64_t rows = spec.shape[1] / cache_.slots;
+    const auto is_same = [&](const StateInput& other) { return other.rows == rows; };
+    if (rows == 0 || std::any_of(out_.states.begin(), out_.states.end(), is_same)) continue;
+    out_.states.push_back({rows, input(fmt::format("state_{}.ids", rows), {rows * y, 1, 1, 1})});
+  }
 }
 
 Tensor* Decoder::scaled(Tensor* x, float factor, const std::string& result) {
@@ -349,8 +335,7 @@ Tensor* Decoder::factors(const std::string& of, Tensor* x, int layer, bool optio
   return source_({of + ".weight", {x->shape[0], 1, 1, 1}, layer, kMirrored, optional, false, true});
 }
 
-Tensor* Decoder::usual_layers(Tensor* x, const Blocks& blocks,
-                              const std::function<Tensor*(Layer&, Tensor*)>& attend) {
+Tensor* Decoder::usual_layers(Tensor* x, const Blocks& blocks, const std::function<Tensor*(Layer&, Tensor*)>& attend) {
   for (Layer& l : layers_) {
     Tensor* attended = attend(l, l.rms_norm(x, "attn_norm", "attn_normed"));
     if (blocks.norms_results) attended = l.rms_norm(attended, "post_attention_norm", "attn_out_normed");
@@ -421,13 +406,7 @@ void Decoder::keep_requested_tokens(std::initializer_list<Tensor**> values) {
     if (*value != nullptr) *value = get_rows(*out_.graph, *value, out_.out_ids, {}, (*value)->name + ".wanted");
   }
   positions_ = wanted_of(positions_, "out_positions");
-  for (WindowInputs& window : windows_) {
-    const std::string name = fmt::format("out_window_{}", window.window);
-    window.cache_rows = nullptr;
-    window.last_rows = wanted_of(window.last_rows, name + ".last_rows");
-    Tensor* mask = get_rows(*out_.graph, window.mask, out_.out_ids, {}, name + ".mask_rows");
-    window.mask = cast(*out_.graph, mask, DType::kF16, name + ".mask");
-  }
+  sequences_ = wanted_of(sequences_, "out_sequences");
   batch_.tokens = batch_.outputs;
   has_all_ = false;
 }
@@ -459,10 +438,8 @@ void Decoder::head(Tensor* x, Bias bias) {
 void Decoder::add_outputs(Tensor* logits) {
   Graph& g = *out_.graph;
   out_.logits = logits;
-  if (batch_.candidates == 0) {
-    g.output(logits);
-    return;
-  }
+  if (batch_.candidates == 0 || batch_.keeps_logits) g.output(logits);
+  if (batch_.candidates == 0) return;
   const int64_t vocab = logits->shape[0], outputs = logits->shape[1], k = std::min(batch_.candidates, vocab);
   out_.candidate_ids = k == 1 ? argmax(g, logits, "candidates") : top_k(g, logits, k, "candidates");
   Tensor* elements = reshape(g, logits, {1, vocab, outputs, 1}, "logits.elements");

@@ -150,7 +150,7 @@ class Layer {
   Tensor* weight(std::string_view of, Shape shape, Cut cut, TensorRole role = TensorRole::kBlock);
   Tensor* scaled_rms(Tensor* x, Tensor* weight, std::string_view result);
   Tensor* product(std::string_view of, Tensor* matrix, Tensor* x, Cut cut, Bias bias, std::string_view result);
-  Tensor* attention_to_parts(Tensor* q);
+  Tensor* attention_to_parts(Tensor* q, Tensor* table);
   Tensor* by_heads(Tensor* x, int64_t dim);
   Tensor* by_tokens(Tensor* heads);
   std::optional<Qkv> fused_qkv(Tensor* x, Bias bias);
@@ -163,7 +163,7 @@ class Layer {
     Tensor *mixed, *z;
   };
   DeltaInputs delta_inputs(Tensor* x);
-  Tensor* store_state(Tensor* cache, Tensor* all, int64_t rows, std::string_view result);
+  void store_state(Tensor* cache, Tensor* all, int64_t rows, std::string_view result);
   Tensor* convolve(Tensor* x, std::string_view of, const Cut& cut);
   DeltaGates delta_gates(Tensor* x);
   // The next four functions are defined in latent_attention.cpp.
@@ -245,8 +245,7 @@ class Decoder {
   /// x times `factor`; x itself if `factor` is 1.
   Tensor* scaled(Tensor* x, float factor, const std::string& result);
   Tensor* factors(const std::string& of, Tensor* x, int layer, bool optional = false);
-  void add_window(int64_t window, int64_t rows);
-  const WindowInputs& window_inputs(int64_t window) const;
+  void add_inputs();
   Tensor* wanted_of(Tensor* of_tokens, std::string_view result);
   void add_outputs(Tensor* logits);
 
@@ -258,8 +257,7 @@ class Decoder {
   // Whether layers compute all tokens of the batch. If false, layers compute only the tokens whose logits are wanted.
   // batch_.tokens is the number of computed tokens.
   bool has_all_ = true;
-  Tensor* positions_ = nullptr;
-  std::vector<WindowInputs> windows_;
+  Tensor *positions_ = nullptr, *sequences_ = nullptr;  // of the computed tokens
   Tensor* embedding_ = nullptr;
   std::vector<Layer> layers_;
 };

@@ -12,8 +12,7 @@
 namespace shoal::models {
 namespace {
 
-// The number of rows of a ring is a multiple of 32, so kernels have no partial tiles.
-constexpr int64_t kRowUnit = 32;
+constexpr int64_t kPageRows = 32, kDividedPageRows = 64;
 constexpr std::array kCacheDTypes{DType::kF16,  DType::kF32,  DType::kBF16, DType::kQ8_0,  DType::kQ5_1,
                                   DType::kQ5_0, DType::kQ4_1, DType::kQ4_0, DType::kIQ4_NL};
 
@@ -26,10 +25,31 @@ bool fills_blocks(int64_t head_dim, DType dtype) {
   return head_dim % traits(dtype).block_elems == 0;
 }
 
-int64_t rows_of(const LayerHparams& layer, const KvCacheOptions& options) {
-  if (layer.attention.window == 0 || options.batch == 0) return options.rows;
-  const int64_t needed = layer.attention.window + options.batch;
-  return std::min(options.rows, (needed + kRowUnit - 1) / kRowUnit * kRowUnit);
+int64_t pages_for(int64_t tokens, int64_t page) {
+  return (tokens + page - 1) / page;
+}
+
+/// The group of a layer's window. A ring has the pages of the window and of one batch. Otherwise, each sequence also
+/// needs two pages that are partly used.
+PageGroup group_for(int64_t window, const KvCacheOptions& options) {
+  const int64_t page = page_rows(options.parts);
+  const PageGroup whole{0, pages_for(options.rows, page)};
+  if (window == 0 || options.batch == 0) return whole;
+  const int64_t pages = options.windows == 0
+                            ? pages_for(window + options.batch, page)
+                            : options.windows * (pages_for(window, page) + 2) + pages_for(options.batch, page);
+  return pages < whole.pages ? PageGroup{window, pages} : whole;
+}
+
+/// Returns the index of the layer's group. Adds the group to `groups` if it is new.
+int add_group(std::vector<PageGroup>& groups, const LayerHparams& layer, const KvCacheOptions& options) {
+  if (!layer.attends()) return -1;
+  const PageGroup group = group_for(layer.attention.window, options);
+  const auto found =
+      std::find_if(groups.begin(), groups.end(), [&](const PageGroup& other) { return other.window == group.window; });
+  if (found != groups.end()) return static_cast<int>(found - groups.begin());
+  groups.push_back(group);
+  return static_cast<int>(groups.size()) - 1;
 }
 
 /// Returns the cut of the channels of a convolution. Before a delta rule, the channels are the elements of queries,
@@ -51,13 +71,8 @@ class Lister {
 
   void add_attention(int index, const LayerHparams& layer) {
     constexpr Cut kByHeads{CutGroup::kKvHeads, 2, 1};
-    int64_t rows = rows_of(layer, options_);
-    Cut cut = kByHeads;
-    if (options_.parts > 1) {
-      const int64_t each = (rows + options_.parts - 1) / options_.parts;
-      rows = each * options_.parts;
-      cut = {CutGroup::kCacheParts, 1, each};
-    }
+    const int64_t rows = group_for(layer.attention.window, options_).pages * page_rows(options_.parts);
+    const Cut cut = options_.parts > 1 ? Cut{CutGroup::kCacheParts, 1, rows / options_.parts} : kByHeads;
     const bool keys_fill = !layer.values_in_keys || fills_blocks(layer.head_dim_v, options_.dtype_k);
     const DType dtype_k = possible("keys", options_.dtype_k, keys_fill ? layer.head_dim_k : layer.head_dim_v);
     add("cache_k", {layer.head_dim_k, rows, layer.kv_heads, 1}, index, cut, CachePart::kKeys, dtype_k);
@@ -67,10 +82,12 @@ class Lister {
   }
 
   void add_recurrent(int index, const RecurrentHparams& r) {
-    add("cache_conv", {r.channels(), r.taps - 1, 1, 1}, index, by_channels(r), CachePart::kConv, DType::kF32);
+    add("cache_conv", {r.channels(), (r.taps - 1) * options_.slots, 1, 1}, index, by_channels(r), CachePart::kConv,
+        DType::kF32);
     if (r.v_heads == 0) return;
     const Cut by_heads{CutGroup::kStateHeads, 2, r.tiled ? 1 : r.group(), {}, r.tiled ? r.group() : 1};
-    add("cache_state", {r.head_dim, r.head_dim, r.v_heads, 1}, index, by_heads, CachePart::kState, DType::kF32);
+    add("cache_state", {r.head_dim, r.head_dim * options_.slots, r.v_heads, 1}, index, by_heads, CachePart::kState,
+        DType::kF32);
   }
 
   std::vector<CacheTensor> take() {
@@ -133,8 +150,16 @@ bool has_latent_cache(const Hparams& h) {
   return h.layers > 0;
 }
 
-int64_t row_in_parts(int64_t position, int64_t parts, int64_t part_rows) {
-  return position < 0 ? position : position % parts * part_rows + position / parts;
+int64_t page_rows(int64_t parts) {
+  return parts == 1 ? kPageRows : pages_for(kDividedPageRows, parts) * parts;
+}
+
+int64_t row_of(const KvCache& cache, const PageGroup& group, std::span<const int32_t> pages, int64_t position) {
+  if (position < 0) return position;
+  const int64_t first = pages[static_cast<size_t>(position / cache.page)] * cache.page, in_page = position % cache.page;
+  if (cache.parts == 1) return first + in_page;
+  const int64_t part_rows = group.pages * cache.page / cache.parts;
+  return in_page % cache.parts * part_rows + (first + in_page) / cache.parts;
 }
 
 int64_t last_row_in_part(int64_t position, int64_t parts, int64_t part) {
@@ -156,13 +181,17 @@ std::vector<CacheTensor> cache_tensors(const Hparams& h, const KvCacheOptions& o
 
 void declare_cache(KvCache& cache, const Hparams& h, const KvCacheOptions& options) {
   // Positions and cache rows are i32, which limits the number of rows.
-  require<InvalidArgument>(options.rows > 0 && options.rows <= std::numeric_limits<int32_t>::max(),
-                           "a context of {} tokens is not possible; use 1 to {}", options.rows,
-                           std::numeric_limits<int32_t>::max());
-  cache.rows = options.rows;
-  cache.parts = options.parts;
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / 64 * 64;
+  require<InvalidArgument>(options.rows > 0 && options.rows <= kMost,
+                           "a context of {} tokens is not possible; use 1 to {}", options.rows, kMost);
   cache.specs = cache_tensors(h, options);
+  cache.page = page_rows(options.parts);
+  cache.rows = pages_for(options.rows, cache.page) * cache.page;
+  cache.longest = options.longest == 0 ? options.rows : options.longest;
+  cache.parts = options.parts;
+  cache.slots = options.slots;
   cache.layers.resize(static_cast<size_t>(h.layers));
+  for (int i = 0; i < h.layers; ++i) cache.group_of.push_back(add_group(cache.groups, h.layer(i), options));
   for (const CacheTensor& spec : cache.specs) {
     cache.layers[static_cast<size_t>(spec.layer)].*kPlaces[static_cast<size_t>(spec.part)] =
         cache.context.add(spec.name, spec.dtype, spec.shape, Role::kCache);

@@ -1,25 +1,36 @@
-// The cached state of one sequence. An attention layer has the keys and values of the earlier tokens, each as
-// [head_dim, rows, kv_heads]. Their type is f16 (default) or another type of cache_dtype_names(). Some attention layers
-// read an earlier layer's cache instead. A recurrent layer has a state of fixed size in f32: the latest `taps - 1`
-// inputs of its convolution, and the matrix of each value head, [head_dim, head_dim, v_heads]. declare_cache() creates
-// tensors without memory, and the owner of the cache allocates them on its device. The tensors belong to `context` and
-// live as long as the cache.
+// The cached state of the sequences of a model. An attention layer has the keys and values of earlier tokens in a pool,
+// [head_dim, rows, kv_heads] each. Their type is f16 (default) or another type of cache_dtype_names(). Some attention
+// layers read an earlier layer's cache instead. A recurrent layer has states of fixed size in f32: the latest `taps -
+// 1` inputs of its convolution, and the matrix of each value head, [head_dim, head_dim, v_heads]. declare_cache()
+// creates tensors without memory, and the owner of the cache allocates them on its device. The tensors belong to
+// `context` and live as long as the cache.
 //
-// The cache of a layer with a window is a ring buffer if the ring is smaller than the whole context. The ring has rows
-// for the window and for one batch. Position p is in row p % rows:
+// The rows of a pool are divided into pages of `page` rows. A list of pages belongs to each sequence. Position p of a
+// sequence is in row p % page of page number list[p / page]. Page i has the rows from i * page on. The same list
+// applies to all layers of a page group, and to all devices:
+//
+//   page 32, list {5, 0}: position 40 is in row 8 of page 0, which is row 8 of the pool
+//
+// Layers with a window form groups of their own, if the pool is then smaller. These layers need only the pages of the
+// window. A sequence can use few pages as a ring: page i of the list is i % 48.
 //
 //   context 8192, window 1024, batch 512: 1536 rows. Before the batch of positions 2048 to 2559, the ring holds
 //   positions 512 to 2047. The first token of the batch attends to positions from 1025 on. The batch overwrites
 //   positions 512 to 1023.
 //
 // A row of a latent cache holds the keys and values of all heads for one token (LayerHparams::values_in_keys). Latent
-// caches may be divided into n parts of equal size. Position p is in row p / n of part p % n. The parts fill evenly, so
-// devices with the same number of parts have equal work at any length of the sequence:
+// caches may be divided into n parts of equal size. Each part has page / n rows of each page. Position p is in row p /
+// n of part p % n, and lists apply inside each part. The parts fill evenly, so devices with the same number of parts
+// have equal work at any length of the sequence:
 //
-//   context 10, 3 parts of 4 rows: positions 0 3 6 9 | 1 4 7 | 2 5 8
+//   pages of 6 rows in 3 parts, list {0, 1}: positions 0 3 6 9 | 1 4 7 10 | 2 5 8 11
+//
+// The states of a recurrent layer are in slots. Slot i has the rows from i * n on, for n rows per state.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,11 +42,21 @@
 namespace shoal::models {
 
 struct KvCacheOptions {
-  int64_t rows = 0;
+  int64_t rows = 0;  ///< number of tokens of all sequences; declare_cache() rounds it up to whole pages
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
-  int64_t batch = 0;  ///< maximum number of tokens written at a time; 0: no limit, so no layer has a ring
-  int64_t parts = 1;  ///< number of parts of latent caches
+  int64_t batch = 0;    ///< maximum number of tokens written at a time; 0: no limit, so all layers are in one group
+  int64_t parts = 1;    ///< number of parts of latent caches
+  int64_t windows = 0;  ///< number of sequences for which groups with a window have pages; 0: one sequence that uses
+                        ///< these pages as a ring
+  int64_t slots = 1;    ///< number of states of each recurrent layer
+  int64_t longest = 0;  ///< maximum number of tokens of a sequence; 0: `rows`
+};
+
+/// Attention layers whose sequences have the same lists of pages.
+struct PageGroup {
+  int64_t window = 0;  ///< number of latest tokens whose pages are needed; 0: all tokens
+  int64_t pages = 0;   ///< number of pages in the pools of these layers
 };
 
 enum class CachePart : uint8_t { kKeys, kValues, kConv, kState };
@@ -55,12 +76,19 @@ struct KvCache {
   TensorContext context;
   std::vector<CacheTensor> specs;  ///< one for each tensor of `context`
   std::vector<LayerCache> layers;
-  int64_t rows = 0;   ///< number of rows for the whole context
-  int64_t parts = 1;  ///< number of parts per layer; more than 1 only for latent caches
+  std::vector<PageGroup> groups;  ///< in order of their first layers
+  std::vector<int> group_of;      ///< index of each layer's group; -1 for recurrent layers
+  int64_t page = 0;               ///< number of rows per page
+  int64_t rows = 0;               ///< number of rows of a pool without a window
+  int64_t longest = 0;            ///< maximum number of tokens of a sequence
+  int64_t parts = 1;              ///< number of parts per layer; more than 1 only for latent caches
+  int64_t slots = 1;              ///< number of states of each recurrent layer
 
   int64_t rows_of(size_t layer) const { return layers[layer].k->shape[1]; }
-  /// Whether the layer's cache is a ring buffer.
-  bool is_ring(size_t layer) const { return layers[layer].k != nullptr && rows_of(layer) < rows; }
+  /// Maximum number of pages of a sequence.
+  int64_t most_pages() const { return (longest + page - 1) / page; }
+  /// Whether the layer's pool may hold only the pages of a window.
+  bool is_ring(size_t layer) const { return group_of[layer] >= 0 && groups[group_of[layer]].window > 0; }
 };
 
 /// The types that a cache may have, by their names in options. cache_dtype_names() returns "f16, f32, ... or iq4_nl".
@@ -69,8 +97,11 @@ std::string cache_dtype_names();
 
 /// Whether all caches of the model are latent. Only latent caches can be divided into parts.
 bool has_latent_cache(const Hparams& hparams);
-/// Row of a position in a cache that stores all parts one after another. Returns a negative position unchanged.
-int64_t row_in_parts(int64_t position, int64_t parts, int64_t part_rows);
+/// Number of rows of a page, for a cache with `parts` parts.
+int64_t page_rows(int64_t parts);
+/// Row of a position in the pools of a group. `pages` is the list of the sequence. Returns a negative position
+/// unchanged.
+int64_t row_of(const KvCache& cache, const PageGroup& group, std::span<const int32_t> pages, int64_t position);
 /// Last row of `part` whose position is at most `position`; -1 if there is no such row.
 int64_t last_row_in_part(int64_t position, int64_t parts, int64_t part);
 

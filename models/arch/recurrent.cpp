@@ -6,6 +6,7 @@
 //
 //   tiled      q0 q1 | k0 k1 | v0 v1 | v2 v3 | v4 v5     five segments, divided in the same way
 //   grouped    q0 q1 | k0 k1 | v0 v1 v2 v3 v4 v5         three segments; value heads of a key head are adjacent
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -30,12 +31,14 @@ Cut of_channels(const RecurrentHparams& r, int axis) {
 
 }  // namespace
 
-/// Writes the new state to the cache. `all` is the result of the convolution or the delta rule: the rows of the tokens,
-/// followed by the rows of the new state.
-Tensor* Layer::store_state(Tensor* cache, Tensor* all, int64_t rows, std::string_view result) {
-  Tensor* fresh = slice(g_, all, {1, d_.batch_.tokens, rows}, name(result) + ".rows");
-  Tensor* ids = slice(g_, d_.out_.state_rows, {0, 0, rows}, name(result) + ".ids");
-  return g_.output(set_rows(g_, cache, fresh, ids, {}, name(result)));
+/// Writes the new states to the cache. `all` is the result of the convolution or the delta rule: the rows of the
+/// tokens, followed by `rows` rows of each sequence's new state.
+void Layer::store_state(Tensor* cache, Tensor* all, int64_t rows, std::string_view result) {
+  if (rows == 0) return;
+  const auto& states = d_.out_.states;
+  const auto input = std::find_if(states.begin(), states.end(), [&](const StateInput& of) { return of.rows == rows; });
+  Tensor* fresh = slice(g_, all, {1, d_.batch_.tokens, rows * d_.batch_.sequences}, name(result) + ".rows");
+  g_.output(set_rows(g_, cache, fresh, input->ids, {}, name(result)));
 }
 
 /// The causal convolution of x: [channels, t] -> [channels, t].
@@ -43,7 +46,7 @@ Tensor* Layer::convolve(Tensor* x, std::string_view of, const Cut& cut) {
   const int64_t taps = h_.recurrent.taps;
   Tensor* kernel = d_.source_({name(of) + ".weight", {taps, x->shape[0], 1, 1}, index_, cut, false, false, true});
   Tensor* cache = d_.cache_.layers[static_cast<size_t>(index_)].conv;
-  Tensor* all = causal_conv(g_, x, kernel, cache, d_.out_.positions, name("conv"));
+  Tensor* all = causal_conv(g_, x, kernel, cache, d_.out_.positions, name("conv"), {d_.out_.sequences, d_.out_.slots});
   store_state(cache, all, taps - 1, "conv_state");
   return slice(g_, all, {1, 0, d_.batch_.tokens}, name("conv.tokens"));
 }
@@ -130,7 +133,8 @@ Tensor* Layer::delta_net(Tensor* x) {
   Tensor* k = unit(part(r.k_heads, r.k_heads, "k"), root, "k_unit");
   Tensor* v = part(2 * r.k_heads, r.v_heads, "v");
   Tensor* cache = d_.cache_.layers[static_cast<size_t>(index_)].state;
-  Tensor* all = gated_delta(g_, q, k, v, gates.decay, gates.beta, cache, d_.out_.positions, {r.tiled}, name("delta"));
+  Tensor* all = gated_delta(g_, q, k, v, gates.decay, gates.beta, cache, d_.out_.positions, {r.tiled}, name("delta"),
+                            {d_.out_.sequences, d_.out_.slots});
   store_state(cache, all, d, "state");
   Tensor* out = permute(g_, slice(g_, all, {1, 0, t}, name("delta.tokens")), {0, 2, 1, 3}, name("delta.heads"));
   Tensor* gated = glu(g_, z, rms_norm(out, "ssm_norm", "delta.normed"), GluKind::kSwiglu, name("delta.gated"));

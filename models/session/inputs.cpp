@@ -2,16 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <vector>
 
 #include "devices/buffer.h"
 
 namespace shoal::models {
 namespace {
-
-// Mask values as bits of f16 numbers.
-constexpr uint16_t kSeen = 0, kHidden = 0xfc00;  // 0, -inf
 
 template <class T>
 void write(Tensor& tensor, const std::vector<T>& values) {
@@ -28,65 +23,79 @@ std::vector<float> temperatures(const AttentionTemperature& of, std::span<const 
   return factors;
 }
 
-/// Unmasks positions [begin, end) for one token. end - begin is at most mask.size(). The mask value of position p is
-/// element p % mask.size().
-void show(std::span<uint16_t> mask, int64_t begin, int64_t end) {
-  const auto rows = static_cast<int64_t>(mask.size());
-  const int64_t first = begin % rows, to_the_end = std::min(end - begin, rows - first);
-  std::fill_n(mask.begin() + first, to_the_end, kSeen);
-  std::fill_n(mask.begin(), end - begin - to_the_end, kSeen);
+void write_pages(const PageInputs& to, const KvCache& cache, size_t group, const BatchInputs& inputs) {
+  std::vector<int32_t> table(static_cast<size_t>(to.table->elements())), rows;
+  const auto width = static_cast<size_t>(to.table->shape[0]);
+  for (size_t i = 0; i < inputs.of.size(); ++i) {
+    std::copy(inputs.of[i].pages[group].begin(), inputs.of[i].pages[group].end(), table.begin() + i * width);
+  }
+  for (size_t i = 0; i < inputs.positions.size(); ++i) {
+    const int32_t position = inputs.positions[i];
+    const int64_t row = position < 0
+                            ? -1
+                            : row_of(cache, cache.groups[group],
+                                     inputs.of[static_cast<size_t>(inputs.sequences[i])].pages[group], position);
+    rows.push_back(static_cast<int32_t>(row));
+  }
+  write(*to.table, table);
+  write(*to.cache_rows, rows);
 }
 
-void write_window(const WindowInputs& inputs, std::span<const int32_t> positions) {
-  const int32_t last = *std::max_element(positions.begin(), positions.end());
-  const auto rows = static_cast<int32_t>(inputs.rows);
-  std::vector<int32_t> written, behind;
-  std::vector<uint16_t> mask(positions.size() * static_cast<size_t>(rows), kHidden);
-  for (size_t i = 0; i < positions.size(); ++i) {
-    const int32_t position = positions[i];
-    written.push_back(position < 0 ? position : position % rows);
-    behind.push_back(position < 0 ? position : std::min(last, rows - 1));
-    if (position < 0) continue;
-    const int64_t end = position + 1;
-    show(std::span(mask).subspan(i * static_cast<size_t>(rows), static_cast<size_t>(rows)),
-         std::max<int64_t>(0, end - inputs.window), end);
-  }
-  write(*inputs.cache_rows, written);
-  write(*inputs.last_rows, behind);
-  write(*inputs.mask, mask);
-}
-
-void write_parts(const DecoderGraph& graph, std::span<const int32_t> positions) {
-  const int64_t parts = graph.last_rows->shape[1];
-  std::vector<int32_t> written, last;
-  for (const int32_t position : positions) {
-    written.push_back(static_cast<int32_t>(row_in_parts(position, parts, graph.part_rows)));
-  }
-  for (int64_t part = 0; part < parts; ++part) {
+void write_part_positions(Tensor& last_rows, std::span<const int32_t> positions) {
+  std::vector<int32_t> last;
+  for (int64_t part = 0; part < last_rows.shape[1]; ++part) {
     for (const int32_t position : positions) {
-      last.push_back(static_cast<int32_t>(last_row_in_part(position, parts, part)));
+      last.push_back(static_cast<int32_t>(last_row_in_part(position, last_rows.shape[1], part)));
     }
   }
-  write(*graph.cache_rows, written);
-  write(*graph.last_rows, last);
+  write(last_rows, last);
+}
+
+void write_states(const DecoderGraph& graph, std::span<const BatchSequence> sequences) {
+  std::vector<int32_t> slots(static_cast<size_t>(graph.slots->elements()), -1);
+  for (size_t i = 0; i < sequences.size(); ++i) slots[i] = sequences[i].reads;
+  write(*graph.slots, slots);
+  for (const StateInput& state : graph.states) {
+    std::vector<int32_t> ids(static_cast<size_t>(state.ids->elements()), -1);
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      if (sequences[i].writes < 0) continue;
+      for (int64_t row = 0; row < state.rows; ++row) {
+        ids[i * static_cast<size_t>(state.rows) + static_cast<size_t>(row)] =
+            static_cast<int32_t>(sequences[i].writes * state.rows + row);
+      }
+    }
+    write(*state.ids, ids);
+  }
 }
 
 }  // namespace
 
-void write_inputs(const DecoderGraph& graph, const Hparams& hparams, std::span<const int32_t> positions) {
+void write_inputs(const DecoderGraph& graph, const Hparams& hparams, const KvCache& cache, const BatchInputs& inputs) {
+  const std::span<const int32_t> positions = inputs.positions, sequences = inputs.sequences;
   tensor_set(*graph.positions, positions.data(), 0, positions.size_bytes());
-  if (graph.last_rows == nullptr) {
-    tensor_set(*graph.cache_rows, positions.data(), 0, positions.size_bytes());
-  } else {
-    write_parts(graph, positions);
-  }
+  tensor_set(*graph.sequences, sequences.data(), 0, sequences.size_bytes());
   if (graph.temperature != nullptr) write(*graph.temperature, temperatures(hparams.temperature, positions));
-  if (graph.state_rows != nullptr) {
-    std::vector<int32_t> rows(static_cast<size_t>(graph.state_rows->shape[0]));
-    std::iota(rows.begin(), rows.end(), 0);
-    write(*graph.state_rows, rows);
+  for (size_t group = 0; group < graph.pages.size(); ++group) write_pages(graph.pages[group], cache, group, inputs);
+  if (graph.last_rows != nullptr) write_part_positions(*graph.last_rows, positions);
+  if (graph.slots != nullptr) write_states(graph, inputs.of);
+}
+
+WholeCache::WholeCache(const KvCache& cache) : cache_(cache) {
+  for (const PageGroup& group : cache.groups) {
+    std::vector<int32_t>& pages = pages_.emplace_back();
+    for (int64_t page = 0; page < cache.most_pages(); ++page) pages.push_back(static_cast<int32_t>(page % group.pages));
   }
-  for (const WindowInputs& window : graph.windows) write_window(window, positions);
+}
+
+BatchSequence WholeCache::sequence() const {
+  return {{pages_.begin(), pages_.end()}};
+}
+
+void WholeCache::write_inputs(const DecoderGraph& graph, const Hparams& hparams,
+                              std::span<const int32_t> positions) const {
+  const BatchSequence one = sequence();
+  const std::vector<int32_t> sequences(positions.size(), 0);
+  models::write_inputs(graph, hparams, cache_, {positions, sequences, {&one, 1}});
 }
 
 }  // namespace shoal::models

@@ -51,6 +51,7 @@ class Planner {
     PlannedGraph planned;
     planned.shape = shape;
     shape.candidates = std::min(options_.candidates, model_.hparams.vocab);
+    shape.keeps_logits = options_.candidates == 0 || options_.keeps_logits;
     planned.graph = model_.architecture->build(model_.hparams, model_.weights, plan_.cache, shape);
     sched::ScheduleOptions options;
     options.op_offload = options_.op_offload;
@@ -183,7 +184,7 @@ ModelPlan::ModelPlan(const Model& model, const Placement& placement, const Sessi
   const std::vector<WeightsPlacement> homes = homes_of(model, placement, load);
   Planner planner(model, placement, options, homes, *this);
   step = planner.plan({1, 1});
-  for (const BatchShape& shape : largest_prompt_shapes(size.batch)) {
+  for (const BatchShape& shape : largest_shapes(size, options)) {
     if (prompts.size() < most_prompts) prompts.push_back(planner.plan(shape));
   }
   memory = add_up({model, placement, cache, stores, homes}, [&](DeviceUse& use, size_t d, size_t rank) {
@@ -203,6 +204,24 @@ std::vector<DeviceUse> persistent_use(const Model& model, const Placement& place
   const std::vector<meta::ShardStore> stores = stores_of(model, placement, cache);
   const std::vector<WeightsPlacement> homes = homes_of(model, placement, load);
   return add_up({model, placement, cache, stores, homes}, [](DeviceUse&, size_t, size_t) {});
+}
+
+std::optional<CacheRoom> cache_room(const Model& model, const Placement& placement, const SessionOptions& options,
+                                    const ModelPlan& plan) {
+  constexpr int64_t kMore = 1 << 20;  // a multiple of all usual pages
+  SessionOptions larger = options;
+  larger.context = plan.cache.rows + kMore;
+  const std::vector<DeviceUse> uses = persistent_use(model, placement, larger, plan.load);
+  std::optional<CacheRoom> room;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const double more = static_cast<double>(uses[i].use.cache) - static_cast<double>(plan.memory[i].use.cache);
+    if (more <= 0) continue;
+    const double spare = static_cast<double>(plan.memory[i].memory.free) - static_cast<double>(plan.memory[i].needed());
+    const auto tokens = plan.cache.rows + static_cast<int64_t>(spare / more * static_cast<double>(kMore));
+    if (!room || tokens < room->tokens) room = CacheRoom{tokens, uses[i].device};
+  }
+  if (room) room->tokens = std::max<int64_t>(0, room->tokens);
+  return room;
 }
 
 void ModelPlan::announce(const Model& model, const Placement& placement) const {

@@ -67,6 +67,16 @@ struct ModelPlan {
 std::vector<DeviceUse> persistent_use(const Model& model, const Placement& placement, const SessionOptions& options,
                                       const LoadOptions& load);
 
+/// The largest context for which the caches fit, and the device that limits it.
+struct CacheRoom {
+  int64_t tokens = 0;
+  std::string device;
+};
+/// All devices hold the same pages, so the device with the fewest pages limits the cache. The limit includes the free
+/// memory of the devices. Returns nullopt if the size of the caches does not depend on the context.
+std::optional<CacheRoom> cache_room(const Model& model, const Placement& placement, const SessionOptions& options,
+                                    const ModelPlan& plan);
+
 /// Plans one more graph of the same session, for a shape that the plan does not contain.
 PlannedGraph plan_graph(const Model& model, const Placement& placement, const SessionOptions& options,
                         const ModelPlan& plan, BatchShape shape);

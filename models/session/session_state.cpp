@@ -161,26 +161,23 @@ Header checked_header(const Session& session, std::span<const std::byte> state) 
 
 std::vector<std::byte> save_state(Session& session) {
   session.check_whole();
-  if (session.orders() != nullptr) session.orders()->send(Order::Kind::kSave);
   session.synchronize();
   const int64_t count = session.position();
-  const Hparams& h = session.model().hparams;
-  std::vector<std::byte> state(sizeof(Header) + cache_bytes(session.cache(), h, count, CacheScope::kAll));
-  read_cache(session.cache(), h, count, CacheScope::kAll, state.data() + sizeof(Header));
+  const std::vector<std::byte> contents = session.runner().read_cache(count, CacheScope::kAll);
   Header header = header_for(session, count);
-  header.checksum = checksum(header, std::span(state).subspan(sizeof header));
+  header.checksum = checksum(header, contents);
+  std::vector<std::byte> state(sizeof(Header) + contents.size());
   std::memcpy(state.data(), &header, sizeof header);
+  std::copy(contents.begin(), contents.end(), state.begin() + sizeof header);
   return state;
 }
 
 void restore_state(Session& session, std::span<const std::byte> state) {
-  // Sends the order before the check, so that every process checks the state.
-  if (session.orders() != nullptr) session.orders()->send(Order::Kind::kRestore, 0, state);
   const Header header = checked_header(session, state);
   session.synchronize();
   session.set_position(0);  // empties the session, because a device may fail during the write
   const auto count = static_cast<int64_t>(header.rows);
-  write_cache(session.cache(), session.model().hparams, count, CacheScope::kAll, state.data() + sizeof header);
+  session.runner().write_cache(count, CacheScope::kAll, state.subspan(sizeof header));
   session.set_position(count);
 }
 

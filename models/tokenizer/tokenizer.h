@@ -54,6 +54,8 @@ class Tokenizer {
   /// Whether this token ends generation. These tokens end generation: EOS, the file's end-of-turn and end-of-message
   /// tokens, tokens with the text of an end token (for example <|im_end|>), and the file separators of code models.
   bool is_end(Token id) const;
+  /// All tokens for which is_end() is true.
+  std::span<const Token> ends() const { return ends_; }
 
   /// Token ids of a user's text, with BOS and EOS if the file asks for them.
   std::vector<Token> encode(std::string_view text) const;

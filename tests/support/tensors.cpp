@@ -124,7 +124,7 @@ int64_t index_limit(const Tensor& node, int axis) {
 }
 
 /// The constraints on source `i` of an op with a state. The source `first` has the positions, and the next two sources
-/// are those of StateSlots. A slot of `state` has `rows` rows.
+/// belong to StateSlots. A slot of `state` has `rows` rows.
 std::optional<Asked> role_in_batch(const Tensor& node, int first, int i, const Tensor& state, int64_t rows) {
   if (i == first) return Asked{Use::kTexts};
   if (i == first + 1) return Asked{Use::kSequences, node.src[first + 2] ? node.src[first + 2]->shape[0] : 1};

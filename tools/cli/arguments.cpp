@@ -21,7 +21,8 @@ struct ShortFlag {
   std::string_view brief;
   std::string_view full;
 };
-constexpr std::array<ShortFlag, 14> kShortFlags{{
+constexpr std::array<ShortFlag, 15> kShortFlags{{
+    {"-np", "--parallel"},
     {"-dev", "--devices"},
     {"-ts", "--tensor-split"},
     {"-ub", "--ubatch-size"},

@@ -240,10 +240,7 @@ void ContextFlags::add_batches_to(CLI::App& app) {
 
 void ContextFlags::add_checkpoints_to(CLI::App& app) {
   add_integer(app, "--ctx-checkpoints", checkpoints, 0, kMostTokens,
-              "Maximum number of state checkpoints in host memory; models with recurrent or sliding-window layers need "
-              "checkpoints to rewind");
-  add_integer(app, "--checkpoint-every-n-tokens", checkpoint_every, 0, kMostTokens,
-              "Number of tokens between state checkpoints; 0: one checkpoint per question, near its end");
+              "Number of states of earlier questions that recurrent models keep on the devices");
 }
 
 void FitFlags::add_to(CLI::App& app) {
@@ -276,19 +273,22 @@ void WorkloadFlags::add_to(CLI::App& app) {
   add_integer(app, "-n,--n-gen", generate, 0, kMostTokens, usual.generate,
               "Number of generated tokens in the prediction; 0: no generation");
   add_integer(app, "-d,--n-depth", depth, 0, kMostTokens, usual.depth, "Number of tokens already in the KV cache");
+  add_integer(app, "--parallel", sequences, 1, kMostTokens,
+              "Number of requests at the same time; all share -c");
 }
 
 tuning::Workload WorkloadFlags::workload(int64_t context) const {
   const tuning::Workload usual;
   const tuning::Workload asked{prompt.value_or(usual.prompt), generate.value_or(usual.generate),
-                               depth.value_or(usual.depth)};
+                               depth.value_or(usual.depth), sequences};
   const tuning::Workload possible = tuning::clipped(asked, context);
   const bool less = (prompt && possible.prompt < *prompt) || (generate && possible.generate < *generate) ||
                     (depth && possible.depth < *depth);
   require<InvalidArgument>(!less,
                            "a prompt of {} tokens (-p) or {} generated tokens (-n) after {} cached tokens (-d) do not "
-                           "fit into a context of {}; use a larger context (-c) or fewer tokens",
-                           asked.prompt, asked.generate, asked.depth, context);
+                           "fit into a context of {}{}; use a larger context (-c) or fewer tokens",
+                           asked.prompt, asked.generate, asked.depth, context,
+                           sequences > 1 ? fmt::format(" for {} requests (-np)", sequences) : "");
   require<InvalidArgument>(possible.prompt + possible.generate > 0,
                            "nothing to predict; give a number of tokens above 0 with -p or -n");
   return possible;

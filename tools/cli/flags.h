@@ -105,7 +105,7 @@ struct LoadFlags {
   }
 };
 
-/// -c -ctk -ctv. add_batches_to() adds -b -ub; add_checkpoints_to() adds --ctx-checkpoints --checkpoint-every-n-tokens.
+/// -c -ctk -ctv. add_batches_to() adds -b -ub; add_checkpoints_to() adds --ctx-checkpoints.
 struct ContextFlags {
   int64_t context = 0;
   int64_t batch = 2048;
@@ -115,7 +115,6 @@ struct ContextFlags {
   bool auto_k = false, auto_v = false;  ///< true: the chooser chooses the widest type that fits
   bool op_offload = true;
   int64_t checkpoints = 8;
-  int64_t checkpoint_every = 8192;
   /// `may_choose`: whether cache types may also be "auto".
   void add_to(CLI::App& app, bool may_choose = false);
   void add_types_to(CLI::App& app, bool may_choose = false);
@@ -136,9 +135,10 @@ struct FitFlags {
   void put_into(tuning::Asked& asked) const;
 };
 
-/// -p -n -d for predictions
+/// -p -n -d -np for predictions
 struct WorkloadFlags {
   std::optional<int64_t> prompt, generate, depth;  ///< nullopt: not given
+  int64_t sequences = 1;
   void add_to(CLI::App& app);
   /// The work to predict. Default counts shrink to fit into the context. Throws InvalidArgument if counts from the
   /// command line do not fit.

@@ -29,9 +29,9 @@ namespace shoal::tools {
 namespace {
 
 constexpr const char* kSpace = " \t\r\n";
-// Number of tokens at the end of a prompt that are evaluated after a checkpoint. In a later prompt, which contains the
-// answer, a template may render these tokens differently. The session then rewinds to the checkpoint.
-constexpr size_t kApart = 16;
+// Number of tokens at the end of a prompt that a template may render differently in a later prompt, which contains the
+// answer. The engine keeps the state before these tokens.
+constexpr int64_t kApart = 16;
 
 struct Flags {
   ChoiceFlags choice;
@@ -54,14 +54,14 @@ void save_new_file(const std::string& path, const std::string& text) {
                            std::strerror(error));
 }
 
-/// Answers questions one after the other. Reuses as much as possible of the session's caches.
+/// Answers questions one after the other. The engine caches the beginning of the conversation.
 class Chat {
  public:
-  Chat(const Flags& flags, models::Session& session, const models::Tokenizer& tokenizer, ChatTemplate chat_template)
+  Chat(const Flags& flags, models::Engine& engine, const models::Tokenizer& tokenizer, ChatTemplate chat_template)
       : options_(flags.generation.options),
         json_(flags.output.json()),
         show_timings_(flags.show_timings),
-        session_(session),
+        engine_(engine),
         tokenizer_(tokenizer),
         conversation_(flags.chat, std::move(chat_template), tokenizer) {
     options_.spelled = answer_marks(tokenizer.vocabulary());
@@ -104,7 +104,6 @@ class Chat {
       return false;
     } catch (...) {
       conversation_.restore(before);
-      cached_.resize(std::min(cached_.size(), static_cast<size_t>(session_.position())));
       throw;
     }
   }
@@ -112,21 +111,17 @@ class Chat {
   /// Returns false if the answer is empty.
   bool generate_answer() {
     const Conversation::Prompt prompt = prompt_that_fits();
-    options_.evaluated = keep_common(prompt.ids);
     AnswerPrinter printer(prompt.begins_thought, !json_);
     Generation generation;
-    cached_ = prompt.ids;
     generate(
-        session_, &tokenizer_, prompt.ids, options_, [&](std::string_view text) { printer.push(text); }, generation);
+        engine_, &tokenizer_, prompt.ids, options_, [&](std::string_view text) { printer.push(text); }, generation);
     printer.finish();
     json_ ? print_line(generation, printer) : write_out("\n");
     if (show_timings_ && !json_) write_err(timings_text(generation) + "\n");
-    cached_.insert(cached_.end(), generation.tokens.begin(), generation.tokens.end());
-    cached_.resize(static_cast<size_t>(session_.position()));
     if (generation.stop == "context") {
       warn(fmt::format(
           "the context of {} tokens is full (-c); the oldest questions are dropped when you ask the next question",
-          session_.context()));
+          engine_.most_tokens()));
     }
     options_.sampler.seed += 1;  // otherwise all answers would use the same random numbers
     if (printer.said().find_first_not_of(kSpace) == std::string::npos) return false;
@@ -146,7 +141,7 @@ class Chat {
 
   /// Renders the prompt. If the prompt leaves too little room for an answer in the context, drops the oldest questions.
   Conversation::Prompt prompt_that_fits() {
-    const int64_t context = session_.context();
+    const int64_t context = engine_.most_tokens();
     const int64_t room = std::min<int64_t>(context / 4, options_.count < 0 ? context : options_.count);
     Conversation::Prompt prompt = conversation_.prompt();
     const size_t before = prompt.ids.size();
@@ -167,25 +162,12 @@ class Chat {
     return prompt;
   }
 
-  /// Rewinds the session to its longest common prefix with the prompt. The prefix never contains the last token of the
-  /// prompt, because this token must be evaluated. Returns the number of tokens that remain in the caches.
-  size_t keep_common(const std::vector<int32_t>& prompt) {
-    const size_t most = std::min(prompt.size() - 1, cached_.size());
-    const auto differ =
-        std::mismatch(cached_.begin(), cached_.begin() + static_cast<std::ptrdiff_t>(most), prompt.begin());
-    auto common = static_cast<int64_t>(differ.first - cached_.begin());
-    common = session_.rewindable(common);
-    session_.rewind(common);
-    return static_cast<size_t>(common);
-  }
-
   GenerationOptions options_;
   const bool json_, show_timings_;
-  models::Session& session_;
+  models::Engine& engine_;
   const models::Tokenizer& tokenizer_;
   Conversation conversation_;
-  std::vector<int32_t> cached_;  ///< the tokens in the session's caches
-  std::string attached_;         ///< text that precedes the next question
+  std::string attached_;  ///< text that precedes the next question
   bool has_reported_eviction_ = false;
 };
 
@@ -289,8 +271,7 @@ void converse(Chat& chat, LineEditor& editor, const std::optional<std::string>& 
 Request request_of(const Flags& flags, std::unique_ptr<models::Model> model) {
   const ChoiceFlags& choice = flags.choice;
   Request request{std::move(model), choice.asked(choice.devices.find_groups(), flags.generation.sampling.candidates())};
-  request.asked.session.checkpoints = choice.context.checkpoints;
-  request.asked.session.checkpoint_every = choice.context.checkpoint_every;
+  request.asked.session = models::engine_options(request.asked.session, choice.context.checkpoints);
   return request;
 }
 
@@ -298,14 +279,6 @@ Request request_of(const Flags& flags, std::unique_ptr<models::Model> model) {
 int follow(const Flags& flags) {
   follow_leader(request_of(flags, models::open_model(flags.choice.model.path)));
   return kSuccess;
-}
-
-void print_checkpoints(const LineEditor& editor, const models::Session& session, int64_t most) {
-  if (!editor.is_terminal() || !session.needs_checkpoints() || most == 0) return;
-  write_err(
-      fmt::format("The model has recurrent or sliding-window layers: up to {} checkpoints of {} each are kept "
-                  "(--ctx-checkpoints).\n",
-                  most, format_bytes(session.checkpoint_bytes(session.context()))));
 }
 
 int chat(Flags& flags) {
@@ -318,13 +291,12 @@ int chat(Flags& flags) {
   std::ranges::copy(chat_template.stops, std::back_inserter(flags.generation.options.stops));
   Deployment deployment = resolve(request_of(flags, std::move(model)));
   load(deployment);
-  start_session(deployment);
+  start_engine(deployment, &tokenizer);
   flags.choice.devices.warn_of_ways(*deployment.model);
-  warn_of_context(deployment.model->hparams, deployment.session->context());
-  Chat conversation(flags, *deployment.session, tokenizer, std::move(chat_template));
+  warn_of_context(deployment.model->hparams, deployment.engine->most_tokens());
+  Chat conversation(flags, *deployment.engine, tokenizer, std::move(chat_template));
   LineEditor editor;
   if (editor.is_terminal()) write_err("Ctrl-C ends an answer, Ctrl-D the conversation; /help lists the commands.\n");
-  print_checkpoints(editor, *deployment.session, flags.choice.context.checkpoints);
   converse(conversation, editor, flags.first);
   return interrupted() ? interrupt_code() : kSuccess;
 }

@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <random>
 
 #include "base/error.h"
-#include "models/session/stop_text.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/options.h"
 #include "tools/cli/prompt.h"
@@ -16,136 +14,96 @@
 namespace shoal::tools {
 namespace {
 
-/// The destructor adds the lifetime of this object in milliseconds to a sum.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& ms) : ms_(ms) {}
-  ~Stopwatch() { ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_).count(); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
+using Clock = std::chrono::steady_clock;
 
- private:
-  double& ms_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+/// Value of Generation::stop.
+std::string stop_of(const models::Output& end) {
+  switch (*end.finish) {
+    case models::Finish::kEndToken:
+      return "end_of_text";
+    case models::Finish::kStopString:
+      return "stop_text";
+    case models::Finish::kTokens:
+      return "count";
+    case models::Finish::kContext:
+      return "context";
+    case models::Finish::kCancelled:
+      return "interrupted";
+    case models::Finish::kFailed:
+      break;
+  }
+  fail<InvalidArgument>("{}", end.error);
+}
+
+models::RequestOptions request_of(const models::Tokenizer* tokenizer, std::span<const int32_t> prompt,
+                                  const GenerationOptions& options) {
+  models::RequestOptions request;
+  request.sampling = options.sampler;
+  request.most_tokens = options.count;
+  if (!options.ignore_end) {
+    request.end_tokens = options.ends;
+    if (tokenizer != nullptr) request.end_tokens.assign(tokenizer->ends().begin(), tokenizer->ends().end());
+  }
+  request.stops = options.stops;
+  request.spelled = options.spelled;
+  if (options.top_logits > 0) request.logprobs = options.top_logits;
+  request.junction = std::max<int64_t>(0, static_cast<int64_t>(prompt.size()) - options.apart);
+  request.draft = options.draft;
+  return request;
+}
+
+/// Adds an output to the results.
+void add(models::Output output, const TextSink& sink, Generation& out) {
+  if (out.tokens.empty() && !output.best.empty()) out.top_logits = std::move(output.best);
+  if (output.token >= 0) out.tokens.push_back(output.token);
+  if (output.finish) out.stop = stop_of(output);
+  out.text += output.text;
+  if (!output.text.empty()) sink(output.text);
+}
+
+/// Ends the request if an exception leaves the loop of generate().
+struct Submitted {
+  models::Engine& engine;
+  models::RequestId id;
+  ~Submitted() { engine.cancel(id); }
 };
 
-/// One run of the generation loop.
-class Generator {
- public:
-  Generator(models::Session& session, const models::Tokenizer* tokenizer, const GenerationOptions& options,
-            const TextSink& sink, Generation& out)
-      : session_(session),
-        tokenizer_(tokenizer),
-        options_(options),
-        sink_(sink),
-        sampler_(options.sampler),
-        stop_text_(options.stops),
-        out_(out) {
-    if (tokenizer != nullptr) decoder_.emplace(*tokenizer);
-  }
-
-  void run(std::span<const int32_t> prompt) {
-    for (const int32_t token : prompt) sampler_.accept(token);
-    evaluate_prompt(prompt.subspan(options_.evaluated));
-    if (options_.top_logits > 0) list_top_logits();
-    Stopwatch watch(out_.generation_ms);
-    while (out_.stop.empty()) step();
-    if (decoder_) emit(stop_text_.push(decoder_->finish()));
-    emit(stop_text_.finish());
-  }
-
- private:
-  void evaluate_prompt(std::span<const int32_t> prompt) {
-    Stopwatch watch(out_.prompt_ms);
-    const size_t apart = session_.needs_checkpoints() ? std::min(options_.apart, prompt.size()) : 0;
-    evaluate_batches(prompt.first(prompt.size() - apart));
-    if (apart > 0 && !interrupted()) session_.checkpoint();
-    evaluate_batches(prompt.last(apart));
-  }
-
-  /// Evaluates the prompt in batches. If a signal arrives between two batches, returns early without logits.
-  void evaluate_batches(std::span<const int32_t> prompt) {
-    size_t batch = session_.batch();
-    for (size_t begin = 0; begin < prompt.size(); begin += batch) {
-      reset();
-      if (interrupted()) return;
-      evaluate(prompt.subspan(begin, std::min(batch, prompt.size() - begin)), out_.prompt_evaluated);
-    }
-  }
-
-  void evaluate(std::span<const int32_t> tokens, int64_t& counter) {
-    session_.evaluate(tokens);
-    if (session_.selects()) {
-      candidates_ = session_.candidates();
+void run(models::Engine& engine, models::RequestOptions request, std::span<const int32_t> prompt, const TextSink& sink,
+         Generation& out) {
+  const Clock::time_point start = Clock::now();
+  Clock::time_point first = start;  // when the prompt was evaluated
+  const int64_t before = engine.stats().prompt_tokens;
+  const Submitted submitted{engine, engine.submit({prompt.begin(), prompt.end()}, std::move(request))};
+  bool has_prompt = false;
+  while (out.stop.empty()) {
+    if (interrupted()) engine.cancel(submitted.id);
+    engine.step();
+    out.prompt_evaluated = engine.stats().prompt_tokens - before;
+    std::vector<models::Output> outputs = engine.take_outputs();
+    if (!has_prompt) {
+      out.prompt_ms = ms_since(start);
+      first = Clock::now();
+      has_prompt = !outputs.empty();
     } else {
-      logits_ = session_.logits();
+      out.generation_ms = ms_since(first);
+      out.evaluated = static_cast<int64_t>(out.tokens.size());
     }
-    counter += static_cast<int64_t>(tokens.size());
-  }
-
-  void reset() { logits_ = {}, candidates_ = {}; }
-
-  void list_top_logits() {
-    if (!logits_.empty()) out_.top_logits = models::top_logits(logits_, options_.top_logits);
-    if (!candidates_.empty()) out_.top_logits = models::top_of(candidates_, options_.top_logits);
-  }
-
-  std::string stop_reason() const {
-    if (interrupted()) return "interrupted";
-    if (options_.count >= 0 && static_cast<int64_t>(out_.tokens.size()) >= options_.count) return "count";
-    // The first token needs no room in the context, because it is sampled from the logits of the prompt.
-    if (!out_.tokens.empty() && session_.position() >= session_.context()) return "context";
-    return {};
-  }
-
-  void step() {
-    out_.stop = stop_reason();
-    if (!out_.stop.empty()) return;
-    if (!out_.tokens.empty()) evaluate({&out_.tokens.back(), 1}, out_.evaluated);
-    int32_t token = session_.selects() ? sampler_.sample_best(candidates_) : sampler_.sample(logits_);
-    if (!options_.ignore_end && is_end(token)) {
-      out_.stop = "end_of_text";
-      return;
+    for (models::Output& output : outputs) {
+      if (output.request == submitted.id) add(std::move(output), sink, out);
     }
-    sampler_.accept(token);
-    out_.tokens.push_back(token);
-    if (decoder_) emit(stop_text_.push(text_of(token)));
-    if (stop_text_.found()) out_.stop = "stop_text";
   }
-
-  /// The text that this token completes.
-  std::string text_of(int32_t token) {
-    const bool spelled = std::find(options_.spelled.begin(), options_.spelled.end(), token) != options_.spelled.end();
-    return spelled ? decoder_->finish() + tokenizer_->vocabulary().piece(token) : decoder_->push(token);
-  }
-
-  bool is_end(int32_t token) const {
-    if (tokenizer_ != nullptr) return tokenizer_->is_end(token);
-    return std::find(options_.ends.begin(), options_.ends.end(), token) != options_.ends.end();
-  }
-
-  void emit(const std::string& text) {
-    out_.text += text;
-    if (!text.empty()) sink_(text);
-  }
-
-  models::Session& session_;
-  const models::Tokenizer* tokenizer_;  // nullptr: tokens have no text
-  const GenerationOptions& options_;
-  const TextSink& sink_;
-  models::Sampler sampler_;
-  models::StopText stop_text_;
-  std::optional<models::StreamDecoder> decoder_;
-  std::span<const float> logits_;
-  std::span<const models::TokenLogit> candidates_;  // replaces the logits if the devices select candidates
-  Generation& out_;
-};
+}
 
 }  // namespace
 
 void GenerationFlags::add_to(CLI::App& app) {
   add_integer(app, "-n,--predict", options.count, -1, kMostTokens,
               "Number of tokens to generate; -1: until the text ends or the context is full");
+  add_integer(app, "--draft", options.draft, 0, 64, "Maximum number of guessed tokens per step");
   app.add_flag("--ignore-eos", options.ignore_end, "Continue after an end-of-text token");
   sampling.add_to(app);
   sampling.add_penalties_to(app);
@@ -193,10 +151,10 @@ nlohmann::json timings_json(const Generation& generation) {
           {"generation_tokens_per_second", rate(g.evaluated, g.generation_ms)}};
 }
 
-void generate(models::Session& session, const models::Tokenizer* tokenizer, std::span<const int32_t> prompt,
+void generate(models::Engine& engine, const models::Tokenizer* tokenizer, std::span<const int32_t> prompt,
               const GenerationOptions& options, const TextSink& sink, Generation& out) {
   try {
-    Generator(session, tokenizer, options, sink, out).run(prompt);
+    run(engine, request_of(tokenizer, prompt, options), prompt, sink, out);
   } catch (...) {
     out.stop = "error";
     throw;

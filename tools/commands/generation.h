@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "models/engine/engine.h"
 #include "models/session/sampler.h"
-#include "models/session/session.h"
 #include "models/tokenizer/tokenizer.h"
 #include "tools/cli/flags.h"
 
@@ -24,11 +24,11 @@ struct GenerationOptions {
   std::vector<int32_t> ends;       ///< ids of end tokens, used only without a tokenizer
   std::vector<std::string> stops;  ///< strings that end the generation and are removed from the text
   std::vector<int32_t> spelled;    ///< control tokens that are printed as text
-  size_t evaluated = 0;            ///< number of prompt tokens that are already in the session's caches
-  size_t apart = 0;                ///< number of tokens at the end of the prompt that are evaluated after a checkpoint
+  int64_t apart = 0;               ///< number of tokens at the end of the prompt that later prompts may change
+  int64_t draft = 0;               ///< models::RequestOptions::draft
 };
 
-/// Flags that `run` and `chat` share: sampling flags, -n --stop --ignore-eos
+/// Flags that `run` and `chat` share: sampling flags, -n --draft --stop --ignore-eos
 struct GenerationFlags {
   SamplingFlags sampling;
   GenerationOptions options;
@@ -60,10 +60,11 @@ nlohmann::json timings_json(const Generation& generation);
 /// Receives each piece of text when the piece is complete and cannot be the beginning of a stop string.
 using TextSink = std::function<void(std::string_view text)>;
 
-/// Evaluates the prompt and generates tokens until a stop condition is met, or until Ctrl-C or SIGTERM. Without a
-/// tokenizer (nullptr), tokens have no text. Updates `out` after every token. After an exception, for example from the
-/// sink, `out` contains the results so far, and `out.stop` is "error".
-void generate(models::Session& session, const models::Tokenizer* tokenizer, std::span<const int32_t> prompt,
+/// Evaluates the prompt and generates tokens until a stop condition is met, or until Ctrl-C or SIGTERM. `tokenizer` is
+/// the tokenizer of the engine. Without a tokenizer (nullptr), tokens have no text. The engine has no other requests.
+/// Updates `out` after every token. After an exception, for example from the sink, `out` contains the results so far,
+/// and `out.stop` is "error".
+void generate(models::Engine& engine, const models::Tokenizer* tokenizer, std::span<const int32_t> prompt,
               const GenerationOptions& options, const TextSink& sink, Generation& out);
 
 }  // namespace shoal::tools

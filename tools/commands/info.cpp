@@ -213,6 +213,7 @@ struct Fit {
   std::string devices;
   int64_t context = 0;
   std::vector<models::DeviceUse> memory;
+  std::string limited_by = {};  ///< device that has room for the fewest cached tokens
   bool fits = false;
   bool from_disk = false;  ///< true: the model does not fit, but the model runs if weights are read from the disk
 
@@ -237,8 +238,12 @@ Fit fit_on(const models::Model& model, const std::string& names, const InfoFlags
   asked.session = flags.context.session();
   FitFlags{}.put_into(asked);
   asked.free.host = false;
-  const tuning::Chosen chosen = tuning::Chooser(model, asked).choose();
+  tuning::Chooser chooser(model, asked);
+  const tuning::Chosen chosen = chooser.choose();
   Fit fit{names, chosen.choice.context, chosen.plan->memory};
+  if (const auto room = models::cache_room(model, *chosen.placement, chooser.session_of(chosen.choice), *chosen.plan)) {
+    fit.limited_by = room->device;
+  }
   fit.fits = models::fits(fit.memory);
   fit.from_disk = !fit.fits && models::has_room(fit.memory);
   return fit;
@@ -269,7 +274,9 @@ std::string to_text(const Fit& fit, int64_t trained) {
         format_bytes(fit.needed()), context,
         fit.from_disk ? "; the model runs slowly, because weights are read from the disk for every token" : "");
   }
-  return fmt::format("on {} with {}, in {}", fit.devices, context, format_bytes(fit.needed()));
+  const bool is_limited = fit.context < trained && fit.memory.size() > 1 && !fit.limited_by.empty();
+  return fmt::format("on {} with {}{}, in {}", fit.devices, context,
+                     is_limited ? fmt::format(", limited by {}", fit.limited_by) : "", format_bytes(fit.needed()));
 }
 
 json to_json(const Fit& fit) {
@@ -278,8 +285,10 @@ json to_json(const Fit& fit) {
     memory.push_back(
         {{"device", use.device}, {"needed", use.needed()}, {"mapped", use.mapped}, {"free", use.memory.free}});
   }
-  return {{"devices", fit.devices}, {"fits", fit.fits},         {"from_disk", fit.from_disk}, {"context", fit.context},
-          {"needed", fit.needed()}, {"missing", fit.missing()}, {"memory", std::move(memory)}};
+  return {{"devices", fit.devices},       {"fits", fit.fits},
+          {"from_disk", fit.from_disk},   {"context", fit.context},
+          {"limited_by", fit.limited_by}, {"needed", fit.needed()},
+          {"missing", fit.missing()},     {"memory", std::move(memory)}};
 }
 
 int show(const InfoFlags& flags) {

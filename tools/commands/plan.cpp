@@ -244,6 +244,14 @@ Outlook look_ahead(const Deployment& planned, const PlanFlags& flags) {
   return outlook;
 }
 
+/// The largest context, and the device that limits it.
+std::string cache_text(const Deployment& planned) {
+  const auto room = models::cache_room(*planned.model, *planned.placement, planned.asked.session, *planned.plan);
+  if (!room) return "";
+  return fmt::format("the KV cache holds {} tokens; {} has room for {}{}\n", planned.plan->cache.rows, room->device,
+                     room->tokens, planned.plan->memory.size() > 1 ? ", the fewest of all devices" : "");
+}
+
 /// With --recommend, prints layouts and steps only if flags request them, because the layouts and steps of a large
 /// model have thousands of lines.
 std::string plan_text(const models::ModelPlan& plan, const PlanFlags& flags) {
@@ -271,6 +279,9 @@ Request request_of(const PlanFlags& flags) {
   models::DeviceGroups groups = find_groups_on(flags.machine, choice.devices);
   if (choice.devices.profile) warn_of_profile(*choice.devices.profile, *request.model);
   tuning::Asked& asked = request.asked = choice.asked(groups, flags.sampling.candidates());
+  asked.session.sequences = flags.workload.sequences;
+  // Without several requests, `run` needs no memory for cached beginnings.
+  asked.session = models::engine_options(asked.session, flags.workload.sequences > 1 ? models::kKeptStates : 0);
   asked.placement.host = host_on(flags.machine, groups);
   // For a named machine, only a host from the machine's description counts. The host of this computer is not used.
   if (!flags.machine.empty() && asked.placement.host == nullptr) asked.free.host = false;
@@ -301,6 +312,9 @@ int plan_model(PlanFlags& flags) {
   const Outlook outlook = look_ahead(planned, flags);
   if (flags.output.json()) {
     nlohmann::json json = to_json(plan, flags);
+    if (const auto room = models::cache_room(*planned.model, *planned.placement, planned.asked.session, plan)) {
+      json["cache"] = {{"tokens", plan.cache.rows}, {"most_tokens", room->tokens}, {"limited_by", room->device}};
+    }
     json["build_commit"] = build_commit();
     json["model_type"] = describe_model(*planned.model);
     json["descriptions"] = descriptions(planned.asked.fixed);
@@ -312,7 +326,8 @@ int plan_model(PlanFlags& flags) {
     print_json(json);
     return kSuccess;
   }
-  std::string text = plan_text(plan, flags) + ways_text(*planned.model, *planned.placement, planned.ways);
+  std::string text =
+      plan_text(plan, flags) + cache_text(planned) + ways_text(*planned.model, *planned.placement, planned.ways);
   if (!outlook.missing.empty()) text += outlook.missing + "\n";
   if (outlook.prediction) text += prediction_text(*outlook.prediction, outlook.origin);
   if (outlook.comparison) text += comparison_text(*outlook.comparison, flags.objective());

@@ -111,7 +111,7 @@ nlohmann::json to_json(const RunFlags& flags, const Deployment& deployment, bool
   for (const Device* device : deployment.placement->members()) devices.push_back(device->name());
   nlohmann::json json{{"model", flags.choice.model.path},
                       {"devices", devices},
-                      {"context", deployment.session->context()},
+                      {"context", deployment.engine->most_tokens()},
                       {"seed", flags.generation.options.sampler.seed},
                       {"prompt_tokens", outcome.prompt},
                       {"tokens", g.tokens},
@@ -173,7 +173,7 @@ int generate_and_print(const RunFlags& flags, const Deployment& deployment,
     }
   };
   try {
-    generate(*deployment.session, tokenizer ? &*tokenizer : nullptr, outcome.prompt, flags.generation.options, sink,
+    generate(*deployment.engine, tokenizer ? &*tokenizer : nullptr, outcome.prompt, flags.generation.options, sink,
              outcome.generation);
     if (outcome.answer) outcome.answer->finish();
   } catch (const OutputError&) {
@@ -184,7 +184,7 @@ int generate_and_print(const RunFlags& flags, const Deployment& deployment,
   if (finish_printing(flags, deployment, tokenizer.has_value(), outcome) != kSuccess) return kFailed;
   if (stream) {
     print_top_logits(outcome.generation, *tokenizer);
-    print_summary(outcome, deployment.session->context());
+    print_summary(outcome, deployment.engine->most_tokens());
   }
   return outcome.generation.stop == "interrupted" ? interrupt_code() : kSuccess;
 }
@@ -193,6 +193,7 @@ Request request_of(const RunFlags& flags, std::unique_ptr<models::Model> model, 
   const int64_t candidates = flags.generation.sampling.candidates(flags.generation.options.top_logits);
   Request request{std::move(model), flags.choice.asked(flags.choice.devices.find_groups(), candidates)};
   request.asked.session.tracer = tracer;
+  request.asked.session = models::engine_options(request.asked.session, 0);
   return request;
 }
 
@@ -226,9 +227,9 @@ int run(RunFlags& flags, Tracer* tracer) {
   load(deployment);
   outcome.bytes = deployment.model->weight_bytes();
   outcome.bytes_time = deployment.load_time;
-  start_session(deployment);
+  start_engine(deployment, tokenizer ? &*tokenizer : nullptr);
   flags.choice.devices.warn_of_ways(*deployment.model);
-  warn_of_context(deployment.model->hparams, deployment.session->context());
+  warn_of_context(deployment.model->hparams, deployment.engine->most_tokens());
   outcome.load_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return generate_and_print(flags, deployment, tokenizer, outcome);
 }

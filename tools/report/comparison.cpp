@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "devices/allocate.h"
+#include "models/session/inputs.h"
 #include "models/session/loader.h"
 #include "models/session/model_plan.h"
 #include "sched/compare.h"
@@ -161,8 +162,7 @@ std::vector<float> ComparedModel::step(const char* name, std::span<const int32_t
   std::iota(positions.begin(), positions.end(), static_cast<int32_t>(position_));
   std::iota(outputs.begin(), outputs.end(), 0);
   tensor_set(*graph.tokens, tokens.data(), 0, tokens.size_bytes());
-  tensor_set(*graph.positions, positions.data(), 0, tokens.size_bytes());
-  tensor_set(*graph.cache_rows, positions.data(), 0, tokens.size_bytes());
+  models::WholeCache(cache_).write_inputs(graph, model_->hparams, positions);
   tensor_set(*graph.out_ids, outputs.data(), 0, tokens.size_bytes());
   std::vector<float> logits;
   const auto add = [&](const Tensor& tensor, std::string_view op, const meta::Layout& layout,

@@ -60,6 +60,10 @@ std::string after_text(int64_t depth) {
   return depth > 0 ? fmt::format(" after {}", depth) : "";
 }
 
+std::string requests_text(const tuning::Workload& work) {
+  return work.sequences > 1 ? fmt::format(" for each of {} requests", work.sequences) : "";
+}
+
 Json to_json(const tuning::PhasePrediction& phase, int64_t tokens, int64_t depth) {
   Json json{{"tokens", tokens},
             {"depth", depth},
@@ -135,12 +139,13 @@ std::string prediction_text(const tuning::Verdict& p, const std::string& origin)
   std::string text = fmt::format("prediction for {} ({})\n", p.choice.name(), origin);
   if (p.generation) {
     const double tokens = static_cast<double>(p.work.generate);
-    text += fmt::format("  generation of {} tokens{}: {:.2f} tokens/s, {} each\n", p.work.generate,
-                        after_text(p.work.depth), p.generation->rate, time_text(p.generation->seconds / tokens));
+    text += fmt::format("  generation of {} tokens{}{}: {:.2f} tokens/s, {} each\n", p.work.generate,
+                        after_text(p.work.depth), requests_text(p.work), p.generation->rate,
+                        time_text(p.generation->seconds / tokens));
   }
   if (p.prompt) {
-    text += fmt::format("  prompt of {} tokens{}: {:.2f} tokens/s, {} in all\n", p.work.prompt,
-                        after_text(p.work.depth), p.prompt->rate, time_text(p.prompt->seconds));
+    text += fmt::format("  prompt of {} tokens{}{}: {:.2f} tokens/s, {} in all\n", p.work.prompt,
+                        after_text(p.work.depth), requests_text(p.work), p.prompt->rate, time_text(p.prompt->seconds));
   }
   if (p.generation) text += ranks_text(*p.generation, "token") + collectives_text(*p.generation, "token");
   if (p.prompt) text += ranks_text(*p.prompt, "prompt") + collectives_text(*p.prompt, "prompt");
@@ -214,6 +219,7 @@ Json prediction_json(const tuning::Verdict& p) {
             {"host", p.choice.host.flags()},
             {"split_key", p.split_key},
             {"context", p.choice.context},
+            {"parallel", p.work.sequences},
             {"fits", p.fits},
             {"from_disk", p.from_disk},
             {"memory", Json(memory_json(p.memory))}};

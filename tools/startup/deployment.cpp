@@ -242,18 +242,19 @@ void load(Deployment& deployment) {
   deployment.load_time = std::chrono::steady_clock::now() - start;
 }
 
-void start_session(Deployment& deployment) {
-  deployment.session =
-      std::make_unique<models::Session>(*deployment.model, *deployment.placement, std::move(deployment.backends),
-                                        deployment.asked.session, std::move(deployment.plan));
-  if (processes() != nullptr && is_leader()) deployment.session->lead(*processes());
+void start_engine(Deployment& deployment, const models::Tokenizer* tokenizer) {
+  deployment.engine =
+      std::make_unique<models::Engine>(*deployment.model, *deployment.placement, std::move(deployment.backends),
+                                       deployment.asked.session, std::move(deployment.plan), tokenizer);
+  if (processes() != nullptr) deployment.engine->runner().lead(*processes());
 }
 
 void follow_leader(Request request) {
   Deployment deployment = resolve(std::move(request));
   load(deployment);
-  start_session(deployment);
-  models::follow(*deployment.session, *processes());
+  models::Runner runner(*deployment.model, *deployment.placement, std::move(deployment.backends),
+                        deployment.asked.session, std::move(deployment.plan));
+  models::follow(runner, *processes());
 }
 
 }  // namespace shoal::tools

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "models/engine/engine.h"
 #include "models/place/placement.h"
 #include "models/session/model_plan.h"
-#include "models/session/session.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
 #include "tools/startup/machine_choice.h"
@@ -39,8 +39,8 @@ struct Deployment {
   tuning::Ways ways;                    ///< predicted times of the --expert-split and --latent-split modes
   std::optional<KnownMachine> machine;  ///< the machine of the plan; nullopt if it is unknown or not needed
   std::vector<std::unique_ptr<Backend>> backends;
-  std::unique_ptr<models::ModelPlan> plan;  ///< nullptr after the session has taken the plan
-  std::unique_ptr<models::Session> session;
+  std::unique_ptr<models::ModelPlan> plan;  ///< nullptr after the engine has taken the plan
+  std::unique_ptr<models::Engine> engine;
   std::chrono::duration<double> load_time{};  ///< duration of load(), which loads Model::weight_bytes() bytes
 };
 
@@ -59,12 +59,13 @@ Deployment resolve(Request request);
 /// Interrupted on Ctrl-C.
 void load(Deployment& deployment);
 
-/// Creates the session of a loaded deployment from its plan and backends. With several processes, the session of
-/// process 0 leads the sessions of the other processes.
-void start_session(Deployment& deployment);
+/// Creates the engine of a loaded deployment from its plan and backends. asked.session must be a result of
+/// models::engine_options(). The tokenizer may be nullptr. With several processes, the engine of process 0 leads the
+/// runners of the other processes.
+void start_engine(Deployment& deployment, const models::Tokenizer* tokenizer);
 
 /// Every process except process 0 calls this function. The function resolves the request, loads the same model as
-/// process 0, and follows the session of process 0 until that session ends.
+/// process 0, and follows the engine of process 0 until that engine ends.
 void follow_leader(Request request);
 
 }  // namespace shoal::tools

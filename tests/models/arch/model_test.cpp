@@ -432,26 +432,42 @@ TEST(KvCache, QuantisesKeysAndValuesSeparately) {
       ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("heads of 48 elements do not fill whole blocks of 32")));
 }
 
+TEST(KvCache, ListsOfPagesGiveTheRowOfAPosition) {
+  KvCache cache;
+  declare_cache(cache, SyntheticModel().h, {.rows = 100});
+  EXPECT_EQ(cache.page, 32);
+  EXPECT_EQ(cache.rows_of(0), 128);
+  EXPECT_EQ(cache.most_pages(), 4);
+  ASSERT_EQ(cache.groups.size(), 1U);
+  const std::vector<int32_t> pages{3, 0};
+  EXPECT_EQ(row_of(cache, cache.groups[0], pages, 0), 96);
+  EXPECT_EQ(row_of(cache, cache.groups[0], pages, 31), 127);
+  EXPECT_EQ(row_of(cache, cache.groups[0], pages, 40), 8);
+  EXPECT_EQ(row_of(cache, cache.groups[0], pages, -1), -1);
+}
+
 TEST(KvCache, ConsecutivePositionsAlternateBetweenParts) {
-  // The three parts store positions 0 3 6 9 | 1 4 7 | 2 5 8.
-  constexpr int64_t kParts = 3, kRows = 4;
-  const int64_t rows[] = {0, 4, 8, 1, 5, 9, 2, 6, 10, 3};
-  for (int64_t position = 0; position < 10; ++position) {
-    EXPECT_EQ(row_in_parts(position, kParts, kRows), rows[position]);
-    for (int64_t part = 0; part < kParts; ++part) {
-      int64_t count = 0;
-      for (int64_t other = 0; other <= position; ++other) count += rows[other] / kRows == part;
-      EXPECT_EQ(last_row_in_part(position, kParts, part), count - 1) << position << " " << part;
-    }
-  }
-  EXPECT_EQ(row_in_parts(-1, kParts, kRows), -1);
-  EXPECT_EQ(last_row_in_part(-1, kParts, 0), -1);
+  constexpr int64_t kParts = 3, kPage = 66;
   Hparams h = SyntheticModel().h;
   h.kv_heads = 1, h.values_in_keys = true;
   KvCache cache;
-  declare_cache(cache, h, {.rows = 10, .parts = kParts});
-  EXPECT_EQ(cache.rows_of(0), kParts * kRows);
+  declare_cache(cache, h, {.rows = 130, .parts = kParts});
+  ASSERT_EQ(cache.page, kPage);
+  EXPECT_EQ(cache.rows_of(0), 2 * kPage);
   EXPECT_FALSE(cache.is_ring(0));
+  const int64_t part_rows = 2 * kPage / kParts;
+  const std::vector<int32_t> pages{1, 0};
+  std::vector<int64_t> count(kParts);
+  for (int64_t position = 0; position < 2 * kPage; ++position) {
+    const int64_t part = position % kParts,
+                  in_part = pages[position / kPage] * (kPage / kParts) + position % kPage / kParts;
+    ++count[static_cast<size_t>(part)];
+    EXPECT_EQ(row_of(cache, cache.groups[0], pages, position), part * part_rows + in_part) << position;
+    for (int64_t other = 0; other < kParts; ++other) {
+      EXPECT_EQ(last_row_in_part(position, kParts, other), count[static_cast<size_t>(other)] - 1) << position << other;
+    }
+  }
+  EXPECT_EQ(last_row_in_part(-1, kParts, 0), -1);
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 
 #include <array>
 #include <functional>
+#include <map>
 
+#include "models/engine/engine.h"
 #include "models/session/orders.h"
 #include "models/session/sampler.h"
 #include "models/session/session_state.h"
@@ -33,8 +35,9 @@ struct Processes {
   LatentSplit latent = LatentSplit::kMirrored;
 };
 
-/// Runs `lead` with the session of process 0 while the other sessions follow. Returns how each process ended.
-std::vector<test::ProcessEnd> run(const Processes& where, const std::function<void(Session&)>& lead) {
+/// Calls body(group, groups) in each process, with the devices of all processes in groups.
+std::vector<test::ProcessEnd> in_each(const Processes& where,
+                                      const std::function<void(ProcessGroup&, const DeviceGroups&)>& body) {
   if (test::plugin_is_named()) return {};
   cpu_devices(8);
   return test::in_processes(where.hosts, [&](ProcessGroup& group) {
@@ -48,12 +51,22 @@ std::vector<test::ProcessEnd> run(const Processes& where, const std::function<vo
     auto next = all.begin();
     for (const int count : where.devices) groups.emplace_back(next, next + count), next += count;
     std::erase_if(groups, [](const auto& one) { return one.empty(); });
-    LoadedModel loaded(
-        where.model, groups,
-        {.ratio = where.ratio, .threads = 1, .mode = where.mode, .latent = where.latent, .processes = &group},
-        {.context = 128, .batch = 16, .candidates = where.candidates});
-    if (group.own() > 0) return follow(*loaded.session, group);
-    loaded.session->lead(group);
+    body(group, groups);
+  });
+}
+
+PlacementOptions placement_options(const Processes& where, ProcessGroup& group) {
+  return {.ratio = where.ratio, .threads = 1, .mode = where.mode, .latent = where.latent, .processes = &group};
+}
+
+/// Runs `lead` with the session of process 0 while the runners of the other processes follow. Returns how each process
+/// ended.
+std::vector<test::ProcessEnd> run(const Processes& where, const std::function<void(Session&)>& lead) {
+  return in_each(where, [&](ProcessGroup& group, const DeviceGroups& groups) {
+    LoadedModel loaded(where.model, groups, placement_options(where, group),
+                       {.context = 128, .batch = 16, .candidates = where.candidates});
+    if (group.own() > 0) return follow(loaded.session->runner(), group);
+    loaded.session->runner().lead(group);
     try {
       lead(*loaded.session);
     } catch (const Error& error) {
@@ -197,6 +210,50 @@ TEST(SessionOverProcessesModels, RestoreStatesOfDividedLatentCaches) {
     }));
     EXPECT_THAT(first, ElementsAreArray(expected));
     EXPECT_THAT(again, ElementsAreArray(expected));
+  }
+}
+
+/// The answers of an engine to four prompts that share a beginning. The cache is too small for all of them.
+std::map<RequestId, std::vector<int32_t>> answers(Engine& engine) {
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 50; ++i) prompt.push_back(3 + i * 7 % 160);
+  for (int i = 0; i < 4; ++i) {
+    prompt.back() = 3 + i;
+    engine.submit(prompt, {.sampling = {.temp = 0}, .most_tokens = 20});
+  }
+  std::map<RequestId, std::vector<int32_t>> tokens;
+  while (engine.step()) {
+    for (const Output& output : engine.take_outputs()) {
+      if (output.token >= 0) tokens[output.request].push_back(output.token);
+    }
+  }
+  return tokens;
+}
+
+TEST(EngineOverProcesses, GivesTheTokensOfOneProcess) {
+  if (test::plugin_is_named()) GTEST_SKIP() << "processes are tested with CPU devices";
+  const SessionOptions options = engine_options({.context = 160, .batch = 32, .sequences = 3});
+  for (const char* name : {"gemma3", "qwen35", "deepseek2"}) {
+    SCOPED_TRACE(name);
+    Processes where{{2, 1}, {"a", "b"}, SplitMode::kTensor, "1,2,1"};
+    where.model = fmt::format("{}/{}.gguf", SHOAL_REFERENCE_MODELS, name);
+    std::map<RequestId, std::vector<int32_t>> found, expected;
+    expect_ended(in_each(where, [&](ProcessGroup& group, const DeviceGroups& groups) {
+      const LoadedModel loaded(where.model, groups, placement_options(where, group), {.context = 32});
+      if (group.own() > 0) {
+        Runner runner(*loaded.model, loaded.placement, loaded.placement.init(), options, nullptr);
+        return follow(runner, group);
+      }
+      Engine engine(*loaded.model, loaded.placement, loaded.placement.init(), options);
+      engine.runner().lead(group);
+      found = answers(engine);
+      EXPECT_GT(engine.stats().cached_tokens, 0);
+    }));
+    const LoadedModel alone(where.model, 1);
+    Engine engine(*alone.model, alone.placement, alone.placement.init(), options);
+    expected = answers(engine);
+    EXPECT_EQ(expected.size(), 4U);
+    EXPECT_EQ(found, expected);
   }
 }
 

@@ -199,7 +199,7 @@ TEST(Context, SearchesSharesAgainForShrunkContext) {
   Request request{models::open_model(kModel)};
   tuning::Asked& asked = request.asked;
   asked.placement.threads = 1;
-  asked.session = {.context = 512, .batch = 32, .candidates = 1};
+  asked.session = models::engine_options({.context = 512, .batch = 32, .candidates = 1}, 0);
   asked.load = {.use_mapping = false, .repack = false};
   const models::Placement placement(*request.model, {Registry::instance().device_list("CPU0,CPU1")}, asked.placement);
   size_t most = 0;
@@ -217,10 +217,11 @@ TEST(Context, SearchesSharesAgainForShrunkContext) {
   Deployment deployment = resolve(std::move(request));
   EXPECT_LT(deployment.plan->size.context, 512);
   load(deployment);
-  start_session(deployment);
-  const std::vector<int32_t> tokens{1, 2, 3};
-  deployment.session->evaluate(tokens);
-  EXPECT_EQ(deployment.session->candidates().size(), 1u);
+  start_engine(deployment, nullptr);
+  deployment.engine->submit({1, 2, 3}, {.most_tokens = 1});
+  while (deployment.engine->step()) {
+  }
+  EXPECT_EQ(deployment.engine->stats().generated_tokens, 1);
 }
 
 TEST(Context, UnusedRowsTakeNoMemory) {

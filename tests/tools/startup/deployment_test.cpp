@@ -40,7 +40,7 @@ class StartUp : public ::testing::TestWithParam<std::vector<std::string>> {
     builds = 0;
     asked.placement.threads = 1;
     asked.fixed.mode = asked.fixed.groups.size() > 1 ? models::SplitMode::kLayer : models::SplitMode::kTensor;
-    asked.session = {.context = 128, .batch = 64, .candidates = 1};
+    asked.session = models::engine_options({.context = 128, .batch = 64, .candidates = 1}, 0);
     return request;
   }
 
@@ -57,7 +57,7 @@ class StartUp : public ::testing::TestWithParam<std::vector<std::string>> {
     for (size_t d = 0; d < deployment.placement->devices().size(); ++d) {
       const int device = static_cast<int>(d);
       if (deployment.placement->policy_of(device) == nullptr) continue;
-      const GraphPlan& plan = *deployment.session->scheduler().scheduled().plan(device);
+      const GraphPlan& plan = *deployment.engine->runner().scheduler().scheduled().plan(device);
       uids.push_back(meta::plan_of(plan).ranks.front().graph->uid());
     }
     return uids;
@@ -76,43 +76,44 @@ TEST_P(StartUp, PlansEachGraphOnceAndRunsIt) {
     EXPECT_EQ(builds, 5) << "one graph each for 1, 8, 16, 32 and 64 tokens";
     const auto step = planned(deployment.plan->step), prompt = planned(deployment.plan->prompts.front());
     load(deployment);
-    start_session(deployment);
-    models::Session& session = *deployment.session;
-    const std::vector<int32_t> tokens = bench_tokens(66, deployment.model->hparams.vocab);
-    session.evaluate(std::span(tokens).first(64));
-    session.candidates();
+    start_engine(deployment, nullptr);
+    models::Engine& engine = *deployment.engine;
+    engine.submit(bench_tokens(64, deployment.model->hparams.vocab), {.most_tokens = 3});
+    engine.step();
     EXPECT_EQ(running(deployment), prompt);
-    for (size_t i = 64; i < tokens.size(); ++i) {
-      session.evaluate({&tokens[i], 1});
-      session.candidates();
+    for (int token = 1; token < 3; ++token) {
+      engine.step();
       EXPECT_EQ(running(deployment), step);
     }
+    EXPECT_EQ(engine.stats().generated_tokens, 3);
     EXPECT_EQ(builds, 5);
-    EXPECT_EQ(session.compilations(), 0);
+    EXPECT_EQ(engine.runner().compilations(), 0);
   }
 }
 
-/// The results equal the results of a session that makes its own plan.
-TEST_P(StartUp, PreparedPlanAndPlanMadeBySessionGiveSameResults) {
+/// The results equal the results of an engine that makes its own plan.
+TEST_P(StartUp, PreparedPlanAndPlanMadeByEngineGiveSameResults) {
   Deployment deployment = resolve(request());
   load(deployment);
   const models::SessionOptions options = deployment.asked.session;
-  const std::vector<int32_t> tokens = bench_tokens(71, deployment.model->hparams.vocab);
-  const auto run = [&tokens](models::Session& session) {
+  const auto run = [&](models::Engine& engine) {
+    engine.submit(bench_tokens(71, deployment.model->hparams.vocab), {.most_tokens = 2, .logprobs = 1});
+    while (engine.step()) {
+    }
     std::vector<models::TokenLogit> best;
-    for (const size_t count : {70, 1}) {
-      session.evaluate(std::span(tokens).subspan(count == 1 ? 70 : 0, count));
-      best.push_back(session.candidates().front());
+    for (const models::Output& output : engine.take_outputs()) {
+      if (output.token >= 0) best.push_back(output.best.front());
     }
     return best;
   };
   std::vector<models::TokenLogit> expected;
   {
-    models::Session own(*deployment.model, *deployment.placement, deployment.placement->init(), options);
+    models::Engine own(*deployment.model, *deployment.placement, deployment.placement->init(), options);
     expected = run(own);
   }
-  start_session(deployment);
-  EXPECT_EQ(run(*deployment.session), expected);
+  EXPECT_EQ(expected.size(), 2U);
+  start_engine(deployment, nullptr);
+  EXPECT_EQ(run(*deployment.engine), expected);
 }
 
 /// The costs come from a machine file. In this file, the CPU devices have the performance values of H200 GPUs.

@@ -1,0 +1,486 @@
+#include "models/engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "models/engine/drafts.h"
+#include "models/session/stop_text.h"
+
+namespace shoal::models {
+namespace {
+
+constexpr int64_t kPriorityPlaces = 100;
+// While other requests generate, a step contains at least this number of prompt tokens, so every prompt makes progress.
+constexpr int64_t kLeastPromptTokens = 32;
+
+bool is_allowed(std::span<const uint32_t> mask, int32_t token) {
+  return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
+}
+
+/// log(sum of e^logit).
+double log_sum_exp(std::span<const float> logits) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - top);
+  return top + std::log(sum);
+}
+
+}  // namespace
+
+struct Engine::Request {
+  Request(RequestId number, std::vector<int32_t> prompt, const RequestOptions& asked, const Tokenizer* tokenizer)
+      : id(number),
+        options(asked),
+        prompt_tokens(static_cast<int64_t>(prompt.size())),
+        place(number - asked.priority * kPriorityPlaces),
+        tokens(std::move(prompt)),
+        sampler(asked.sampling),
+        stop(asked.stops) {
+    if (tokenizer != nullptr) decoder.emplace(*tokenizer);
+    for (const int32_t token : tokens) sampler.accept(token);
+  }
+  int64_t size() const { return static_cast<int64_t>(tokens.size()); }
+  /// Number of tokens that the next steps must compute. The last of these tokens gives the next token.
+  int64_t pending() const { return size() - memory->computed(); }
+  std::span<const int32_t> answer() const { return std::span(tokens).subspan(static_cast<size_t>(prompt_tokens)); }
+  bool is_running() const { return memory != nullptr; }
+
+  RequestId id;
+  RequestOptions options;
+  int64_t prompt_tokens;
+  int64_t place;                ///< requests with lower places run first
+  std::vector<int32_t> tokens;  ///< prompt and answer
+  Sampler sampler;
+  std::optional<StreamDecoder> decoder;
+  StopText stop;
+  std::unique_ptr<SequenceMemory> memory;  ///< nullptr: the request waits
+  int64_t reserved = 0;                    ///< number of tokens for which the request needs pages
+  std::vector<int64_t> kept_positions;     ///< positions at which prompt parts end, so that the states are kept
+  int64_t cached_tokens = 0;
+  double accepted = 0.5;  ///< share of the latest drafted tokens that were right
+  bool has_started = false, is_finished = false;
+};
+
+/// The tokens of one request in a step.
+struct Engine::Part {
+  Request* request = nullptr;
+  int64_t tokens = 0;  ///< number of computed tokens, without drafts
+  std::vector<int32_t> drafts = {};
+  bool has_output = false;
+  int64_t first_output = 0;
+  int64_t outputs() const { return has_output ? 1 + static_cast<int64_t>(drafts.size()) : 0; }
+  int64_t size() const { return tokens + static_cast<int64_t>(drafts.size()); }
+};
+
+SessionOptions engine_options(SessionOptions options, int64_t kept) {
+  options.sequences = std::min(options.sequences, options.batch);
+  // While a request continues a kept state, it has two slots.
+  options.slots = kept == 0 ? options.sequences : 2 * options.sequences + kept;
+  options.windows = kept == 0 ? options.sequences : 2 * options.sequences;
+  options.keeps_logits = true;
+  return options;
+}
+
+Engine::Engine(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
+               const SessionOptions& options, std::shared_ptr<ModelPlan> plan, const Tokenizer* tokenizer)
+    : model_(model),
+      tokenizer_(tokenizer),
+      most_sequences_(options.sequences),
+      runner_(model, placement, std::move(backends), options, std::move(plan)),
+      memory_(runner_.cache()),
+      most_tokens_(std::min(runner_.cache().longest, memory_.most_tokens())),
+      mask_((static_cast<size_t>(model.hparams.vocab) + 31) / 32) {}
+
+Engine::~Engine() = default;
+
+RequestId Engine::submit(std::vector<int32_t> prompt, const RequestOptions& options) {
+  require<InvalidArgument>(!prompt.empty(), "the prompt has no tokens");
+  const auto size = static_cast<int64_t>(prompt.size());
+  require<InvalidArgument>(
+      size <= most_tokens_,
+      "the prompt has {} tokens, but the context holds {} tokens; use a shorter prompt or a larger "
+      "context",
+      size, most_tokens_);
+  for (const int32_t token : prompt) {
+    require<InvalidArgument>(token >= 0 && token < model_.hparams.vocab, "token {} is not in a vocabulary of {} tokens",
+                             token, model_.hparams.vocab);
+  }
+  for (const auto& [token, bias] : options.sampling.biases) {
+    require<InvalidArgument>(token >= 0 && token < model_.hparams.vocab,
+                             "the bias of token {} is outside the vocabulary of {} tokens", token,
+                             model_.hparams.vocab);
+  }
+  require<InvalidArgument>(options.stops.empty() || tokenizer_ != nullptr, "stop strings require a tokenizer");
+  require<InvalidArgument>(
+      options.most_tokens >= -1 && options.logprobs >= -1 && options.draft >= 0,
+      "limits of {} tokens, {} log probabilities and {} drafted tokens: expected -1 or more for the "
+      "first two and 0 or more for the third",
+      options.most_tokens, options.logprobs, options.draft);
+  const std::lock_guard lock(mutex_);
+  submitted_.push_back(std::make_unique<Request>(++last_id_, std::move(prompt), options, tokenizer_));
+  return last_id_;
+}
+
+void Engine::cancel(RequestId request) {
+  const std::lock_guard lock(mutex_);
+  cancelled_.push_back(request);
+}
+
+void Engine::insert(std::unique_ptr<Request> request) {
+  const auto after = std::find_if(requests_.begin(), requests_.end(),
+                                  [&](const auto& other) { return other->place > request->place; });
+  requests_.insert(after, std::move(request));
+}
+
+void Engine::receive() {
+  std::vector<std::unique_ptr<Request>> submitted;
+  std::vector<RequestId> cancelled;
+  {
+    const std::lock_guard lock(mutex_);
+    submitted.swap(submitted_);
+    cancelled.swap(cancelled_);
+  }
+  for (auto& request : submitted) insert(std::move(request));
+  for (const RequestId id : cancelled) {
+    for (const auto& request : requests_) {
+      if (request->id == id) end(*request, Finish::kCancelled);
+    }
+  }
+  std::erase_if(requests_, [](const auto& request) { return request->is_finished; });
+}
+
+Engine::Request* Engine::last_running() const {
+  const auto found =
+      std::find_if(requests_.rbegin(), requests_.rend(), [](const auto& request) { return request->is_running(); });
+  return found == requests_.rend() ? nullptr : found->get();
+}
+
+void Engine::preempt(Request& request) {
+  request.memory.reset();
+  ++stats_.preemptions;
+}
+
+/// Gives memory to a waiting request if its tokens and one more token fit.
+bool Engine::start(Request& request) {
+  auto memory = std::make_unique<SequenceMemory>(memory_, request.options.salt);
+  const int64_t size = request.size(), page = memory_.page();
+  // The last token is always computed, because its logits are needed.
+  const int64_t known = memory->attach(request.tokens, size - 1);
+  const std::vector<int64_t> needed = memory->pages_for(std::min(size + 1, most_tokens_));
+  for (size_t group = 0; group < needed.size(); ++group) {
+    if (runner_.cache().groups[group].window > 0) continue;  // the pools have room for the windows of all requests
+    int64_t reserved = 0;
+    for (const auto& other : requests_) {
+      if (other->is_running()) reserved += other->memory->pages_for(other->reserved)[group];
+    }
+    if (needed[group] + reserved > memory_.pages()[group].free_units()) return false;
+  }
+  request.reserved = std::min(size + 1, most_tokens_);
+  request.kept_positions.clear();
+  if (memory_.has_states()) {
+    for (const int64_t position : {known, request.options.junction, size - 1}) {
+      const int64_t end = position / page * page;
+      if (position > 0 && end > memory->computed() && end < size) request.kept_positions.push_back(end);
+    }
+    std::sort(request.kept_positions.begin(), request.kept_positions.end());
+  }
+  if (!request.has_started) request.cached_tokens = memory->computed();
+  request.has_started = true;
+  stats_.cached_tokens += memory->computed();
+  request.memory = std::move(memory);
+  return true;
+}
+
+/// Number of drafted tokens with which a step is predicted to produce the most tokens per second.
+int64_t Engine::draft_length(const Request& request, int64_t tokens) const {
+  const auto padded = [&](int64_t count) { return shape_for(count, 1, 1, runner_.size()).tokens; };
+  const double plain = times_.seconds(padded(tokens));
+  int64_t best = 0;
+  double best_rate = 1, expected = 1, chance = 1;  // rates are tokens per time of a step without drafts
+  for (int64_t length = 1; length <= request.options.draft; ++length) {
+    chance *= request.accepted;
+    expected += chance;
+    // Drafts of an unknown time are tried, so that their time becomes known.
+    const int64_t room = padded(tokens + length);
+    const double rate = times_.knows(room) && plain > 0 ? expected * plain / times_.seconds(room) : expected;
+    if (rate > best_rate) best = length, best_rate = rate;
+  }
+  return best;
+}
+
+void Engine::add_generating(std::vector<Part>& parts) {
+  int64_t tokens = std::count_if(requests_.begin(), requests_.end(),
+                                 [](const auto& request) { return request->is_running() && request->pending() == 1; });
+  for (auto at = requests_.begin(); at != requests_.end(); ++at) {
+    Request& request = **at;
+    if (!request.is_running() || request.pending() != 1) continue;
+    Part part{&request, 1, {}, true};
+    // The prompts of all requests that do not generate yet can have a token in this step.
+    const int64_t room = std::min(runner_.size().batch - most_sequences_ - tokens, most_tokens_ - request.size());
+    const int64_t length = std::min(draft_length(request, tokens), room);
+    if (length > 0) part.drafts = draft_tokens(request.tokens, length);
+    if (!part.drafts.empty() &&
+        !request.memory->extend(request.size() + static_cast<int64_t>(part.drafts.size()), true)) {
+      part.drafts.clear();
+    }
+    tokens += static_cast<int64_t>(part.drafts.size());
+    if (part.drafts.empty()) {
+      while (request.is_running() && !request.memory->extend(request.size())) preempt(*last_running());
+    }
+    if (!request.is_running()) break;  // all later requests have also lost their memory
+    parts.push_back(std::move(part));
+  }
+}
+
+int64_t Engine::prompt_budget(int64_t generating) const {
+  const int64_t most = runner_.size().batch - generating;
+  if (generating == 0) return most;
+  const auto padded = [&](int64_t tokens) { return shape_for(tokens, 1, 1, runner_.size()).tokens; };
+  int64_t budget = std::min(kLeastPromptTokens, most);
+  for (int64_t room = padded(generating + budget); budget < most; room = padded(room + 1)) {
+    const double seconds = times_.seconds(room);
+    if (seconds == 0 || seconds > token_seconds_) break;
+    budget = room - generating;
+  }
+  return std::min(budget, most);
+}
+
+void Engine::add_prompts(std::vector<Part>& parts) {
+  int64_t budget = prompt_budget(std::accumulate(parts.begin(), parts.end(), int64_t{0},
+                                                 [](int64_t sum, const Part& part) { return sum + part.size(); }));
+  int64_t running = std::count_if(requests_.begin(), requests_.end(), [](const auto& r) { return r->is_running(); });
+  std::vector<Request*> prompts;
+  bool can_start = budget > 0;  // requests start in order, so that a long prompt does not wait for ever
+  for (const auto& request : requests_) {
+    if (request->is_running() ? request->pending() == 1 : !can_start) continue;
+    if (!request->is_running()) {
+      can_start = running < most_sequences_ && start(*request);
+      if (!can_start) continue;
+      ++running;
+    }
+    prompts.push_back(request.get());
+  }
+  if (prompts.empty() || budget <= 0) return;
+  int64_t waiting = 0;
+  for (const Request* request : prompts) waiting += request->pending();
+  const int64_t generating = static_cast<int64_t>(parts.size());
+  budget = tokens_to_run(std::min(budget, waiting) + generating, runner_.size()) - generating;
+  if (budget <= 0) budget = std::min<int64_t>(waiting, 1);
+  // Each prompt gets an equal part of the budget. The first prompts get the rest.
+  const int64_t share = std::max<int64_t>(1, budget / static_cast<int64_t>(prompts.size()));
+  std::vector<int64_t> tokens;
+  for (const Request* request : prompts) {
+    tokens.push_back(std::min({share, request->pending(), budget}));
+    budget -= tokens.back();
+  }
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    Request& request = *prompts[i];
+    const int64_t more = std::min(budget, request.pending() - tokens[i]);
+    budget -= more;
+    int64_t to = request.memory->computed() + tokens[i] + more;
+    for (const int64_t position : request.kept_positions) {
+      if (position > request.memory->computed()) to = std::min(to, position);
+    }
+    if (to == request.memory->computed() || !request.memory->extend(to)) continue;
+    parts.push_back({&request, to - request.memory->computed(), {}, to == request.size()});
+  }
+}
+
+bool Engine::step() {
+  receive();
+  if (requests_.empty()) return false;
+  std::vector<Part> parts;
+  add_generating(parts);
+  add_prompts(parts);
+  if (parts.empty()) {
+    // The running prompts need more memory together than the cache has. The last prompt waits.
+    Request* last = last_running();
+    check(last != nullptr, "no request can start, although the cache is empty");
+    preempt(*last);
+    return true;
+  }
+  run(parts);
+  std::erase_if(requests_, [](const auto& request) { return request->is_finished; });
+  return true;
+}
+
+void Engine::run(std::vector<Part>& parts) {
+  std::vector<int32_t> tokens, positions, sequences, outputs;
+  std::vector<BatchSequence> of;
+  for (Part& part : parts) {
+    const Request& request = *part.request;
+    const int64_t begin = request.memory->computed();
+    const auto from = request.tokens.begin() + begin;
+    tokens.insert(tokens.end(), from, from + part.tokens);
+    tokens.insert(tokens.end(), part.drafts.begin(), part.drafts.end());
+    part.first_output = static_cast<int64_t>(outputs.size());
+    for (int64_t i = 0; i < part.size(); ++i) {
+      if (part.has_output && i >= part.tokens - 1) outputs.push_back(static_cast<int32_t>(positions.size()));
+      positions.push_back(static_cast<int32_t>(begin + i));
+      sequences.push_back(static_cast<int32_t>(of.size()));
+    }
+    of.push_back(request.memory->batch_sequence());
+  }
+  const auto count = static_cast<int64_t>(outputs.size());
+  if (outputs.empty()) outputs.push_back(0);
+  const BatchShape shape = shape_for(static_cast<int64_t>(tokens.size()), static_cast<int64_t>(outputs.size()),
+                                     static_cast<int64_t>(of.size()), runner_.size());
+  const int64_t compilations = runner_.compilations();
+  const auto begin = std::chrono::steady_clock::now();
+  runner_.run({tokens, {positions, sequences, of}, outputs, shape});
+  std::vector<TokenLogit> best;
+  if (count > 0 && runner_.candidates_per_output() > 0) {
+    const std::span<const TokenLogit> found = runner_.candidates(count);
+    best.assign(found.begin(), found.end());
+  } else {
+    runner_.wait_for("a step");
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  if (runner_.compilations() == compilations) times_.add(shape.tokens, seconds.count());
+  ++stats_.steps;
+  const auto each = static_cast<size_t>(runner_.candidates_per_output());
+  for (Part& part : parts) {
+    finish_part(part, std::span(best).subspan(static_cast<size_t>(part.first_output) * each,
+                                              static_cast<size_t>(part.outputs()) * each));
+  }
+}
+
+void Engine::finish_part(Part& part, std::span<const TokenLogit> best) {
+  Request& request = *part.request;
+  const auto each = static_cast<size_t>(runner_.candidates_per_output());
+  const int64_t begin = request.memory->computed(), page = memory_.page();
+  const bool is_prompt = begin + part.tokens <= request.prompt_tokens;
+  if (is_prompt) stats_.prompt_tokens += part.tokens;
+  const auto drafted = static_cast<int64_t>(part.drafts.size());
+  int64_t right = 0;  // number of right drafts
+  if (part.has_output) {
+    for (; !request.is_finished; ++right) {
+      add_token(request, best.subspan(static_cast<size_t>(right) * each, each), part.first_output + right);
+      if (right == drafted || request.is_finished || request.tokens.back() != part.drafts[static_cast<size_t>(right)]) {
+        break;
+      }
+    }
+  }
+  if (drafted > 0) {
+    stats_.drafted_tokens += drafted;
+    stats_.accepted_tokens += right;
+    request.accepted += 0.2 * (static_cast<double>(right) / static_cast<double>(drafted) - request.accepted);
+  }
+  if (memory_.has_states() && right < drafted) {
+    // The state includes wrong tokens. The next step starts from the old state.
+    request.memory->discard();
+  } else {
+    const int64_t to = begin + part.tokens + right;
+    const bool is_kept =
+        std::find(request.kept_positions.begin(), request.kept_positions.end(), to) != request.kept_positions.end();
+    const bool is_rolling = part.has_output && to % page == 0;
+    using Keep = SequenceMemory::Keep;
+    request.memory->advance(request.tokens, to,
+                            is_kept      ? Keep::kState
+                            : is_rolling ? Keep::kStateInsteadOfLast
+                                         : Keep::kNothing);
+  }
+  if (request.is_finished) request.memory.reset();
+}
+
+void Engine::list_logits(const Request& request, std::span<const float> logits, Output& output) {
+  output.log_sum = log_sum_exp(logits);
+  output.best = top_logits(logits, request.options.logprobs);
+}
+
+int32_t Engine::choose(Request& request, std::span<const TokenLogit> best, int64_t row, Output& output) {
+  const int64_t needed = candidates_needed(request.options.sampling);
+  const auto vocab = static_cast<size_t>(model_.hparams.vocab);
+  bool is_enough = (needed > 0 && needed <= static_cast<int64_t>(best.size())) || best.size() == vocab;
+  std::vector<TokenLogit> allowed;
+  if (request.options.mask) {
+    std::fill(mask_.begin(), mask_.end(), 0);
+    request.options.mask(request.answer(), mask_);
+    require<InvalidArgument>(std::any_of(mask_.begin(), mask_.end(), [](uint32_t word) { return word != 0; }),
+                             "the mask allows no token after {} tokens of the answer", request.answer().size());
+    std::copy_if(best.begin(), best.end(), std::back_inserter(allowed),
+                 [&](const TokenLogit& one) { return is_allowed(mask_, one.id); });
+    is_enough = best.size() == vocab || (needed > 0 && needed <= static_cast<int64_t>(allowed.size()));
+  }
+  if (is_enough && request.options.logprobs < 0) {
+    return request.sampler.sample_best(request.options.mask ? std::span<const TokenLogit>(allowed) : best);
+  }
+  const std::span<const float> logits = runner_.logits(row, 1);
+  int32_t token = -1;
+  if (request.options.mask) {
+    allowed.clear();
+    for (size_t i = 0; i < vocab; ++i) {
+      const auto id = static_cast<int32_t>(i);
+      if (is_allowed(mask_, id)) allowed.push_back({id, logits[i]});
+    }
+    token = request.sampler.sample_best(allowed);
+  } else {
+    token = request.sampler.sample(logits);
+  }
+  if (request.options.logprobs >= 0) {
+    output.logit = logits[static_cast<size_t>(token)];
+    list_logits(request, logits, output);
+  }
+  return token;
+}
+
+void Engine::add_token(Request& request, std::span<const TokenLogit> best, int64_t row) {
+  Output output{.request = request.id};
+  try {
+    if (request.options.most_tokens == 0) {
+      if (request.options.logprobs >= 0) list_logits(request, runner_.logits(row, 1), output);
+      outputs_.push_back(std::move(output));
+      return end(request, Finish::kTokens);
+    }
+    output.token = choose(request, best, row, output);
+  } catch (const InvalidArgument& error) {
+    return end(request, Finish::kFailed, error.what());
+  }
+  const auto& ends = request.options.end_tokens;
+  if (std::find(ends.begin(), ends.end(), output.token) != ends.end()) {
+    output.token = -1;
+    return end(request, Finish::kEndToken);
+  }
+  request.sampler.accept(output.token);
+  request.tokens.push_back(output.token);
+  ++stats_.generated_tokens;
+  const auto answered = static_cast<int64_t>(request.answer().size());
+  if (request.decoder) output.text = request.stop.push(text_of(request, output.token));
+  outputs_.push_back(std::move(output));
+  if (request.stop.found()) return end(request, Finish::kStopString);
+  if (answered == request.options.most_tokens) return end(request, Finish::kTokens);
+  // The last token needs no room, because it is not evaluated.
+  if (request.size() > most_tokens_) return end(request, Finish::kContext);
+}
+
+/// The text that a token completes.
+std::string Engine::text_of(Request& request, int32_t token) const {
+  const auto& spelled = request.options.spelled;
+  if (std::find(spelled.begin(), spelled.end(), token) == spelled.end()) return request.decoder->push(token);
+  return request.decoder->finish() + tokenizer_->vocabulary().piece(token);
+}
+
+void Engine::end(Request& request, Finish finish, const std::string& error) {
+  request.is_finished = true;
+  Output output{.request = request.id, .finish = finish, .error = error, .cached_tokens = request.cached_tokens};
+  if (request.decoder && !request.stop.found()) {
+    output.text = request.stop.push(request.decoder->finish());
+    output.text += request.stop.finish();
+  }
+  outputs_.push_back(std::move(output));
+}
+
+std::vector<Output> Engine::take_outputs() {
+  return std::exchange(outputs_, {});
+}
+
+EngineStats Engine::stats() const {
+  EngineStats stats = stats_;
+  for (const auto& request : requests_) ++(request->is_running() ? stats.running : stats.waiting);
+  return stats;
+}
+
+}  // namespace shoal::models
