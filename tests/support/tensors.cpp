@@ -274,7 +274,8 @@ Values random_values(const Tensor& leaf, const Asked& role, uint64_t seed) {
         value = static_cast<double>(random.integer(0, role.limit));
         break;
       case Use::kPlaces:
-        value = static_cast<double>(random.integer(-1, role.limit + 1));
+        value = static_cast<double>(random.integer(0, role.limit));
+        if (random.integer(0, 4) == 0) value = random.integer(0, 2) == 0 ? -1.0 : static_cast<double>(role.limit);
         break;
       case Use::kRows:  // -1 marks padding
         value = static_cast<double>(random.integer(-1, role.limit));
