@@ -107,8 +107,16 @@ NodeCost attention_cost(const DeviceModel& device, const Tensor& node, double kv
 /// Number of multiplications and additions for all tokens: the state times k, the update of the state, and the state
 /// times q.
 double delta_operations(const Tensor& node) {
-  const double size = as_double(node.shape[0]);
-  return 6 * size * size * as_double(node.shape[2]) * as_double(node.src[0]->shape[2]);
+  return 6 * as_double(node.shape[0]) * as_double(node.src[2]->elements());
+}
+
+/// Bytes that an op without weights reads from source i. Ops with a state read at most one slot per sequence.
+double source_bytes(const Tensor& node, size_t i) {
+  const bool is_state = (node.op == Op::kCausalConv && i == 2) || (node.op == Op::kGatedDelta && i == 5);
+  const double all = bytes_of(*node.src[i]);
+  if (!is_state) return all;
+  const Tensor& rows = *node.src[node.op == Op::kGatedDelta ? 2 : 0];  // the result has these rows and the new states
+  return std::min(all, bytes_of(node) - bytes_of(rows));
 }
 
 /// Bytes that an op without weights reads and writes.
@@ -123,8 +131,8 @@ double activation_bytes(const Tensor& node) {
     return bytes_of(rows) + ids + as_double(rows.elements()) * element_bytes(node.dtype);
   }
   double bytes = bytes_of(node);
-  for (const Tensor* source : node.src) {
-    if (source != nullptr) bytes += bytes_of(*source);
+  for (size_t i = 0; i < node.src.size(); ++i) {
+    if (node.src[i] != nullptr) bytes += source_bytes(node, i);
   }
   return bytes;
 }

@@ -88,6 +88,18 @@ const Case kCases[] = {
      "input %q f32 [4, 1, 1]\ninput %v f32 [4, 2, 1]\ninput %a f32 [2, 1]\ninput %s f32 [4, 4, 2]\ninput %p i32 [1]\n"
      "%n = gated_delta(%q, %q, %v, %a, %a, %s, %p)",
      4 * (40 + 4 + 4 + 8 + 2 + 2 + 32 + 1) / 10.0, 0},
+    {"a state in one of five slots",
+     "input %q f32 [4, 1, 1]\ninput %v f32 [4, 2, 1]\ninput %a f32 [2, 1]\ninput %s f32 [4, 20, 2]\n"
+     "input %p i32 [1]\ninput %t i32 [1]\ninput %l i32 [1]\n%n = gated_delta(%q, %q, %v, %a, %a, %s, %p, %t, %l)",
+     4 * (40 + 4 + 4 + 8 + 2 + 2 + 32 + 1 + 1 + 1) / 10.0, 0},
+    {"states of two sequences in five slots",
+     "input %x f32 [3, 5]\ninput %w f32 [3, 3]\ninput %s f32 [3, 10]\ninput %p i32 [5]\ninput %l i32 [2]\n"
+     "%n = causal_conv(%x, %w, %s, %p, %p, %l)",
+     4 * (27 + 15 + 9 + 12 + 5 + 5 + 2) / 10.0, 0},
+    {"a state of many slots and many tokens",
+     "input %q f32 [64, 1, 100]\ninput %a f32 [1, 100]\ninput %s f32 [64, 640, 1]\ninput %p i32 [100]\n"
+     "input %l i32 [2]\n%n = gated_delta(%q, %q, %q, %a, %a, %s, %p, %p, %l)",
+     6 * 64 * 64 * 100 / 100.0, 0},
     {"a state and many tokens",
      "input %q f32 [64, 1, 100]\ninput %a f32 [1, 100]\ninput %s f32 [64, 64, 1]\ninput %p i32 [100]\n"
      "%n = gated_delta(%q, %q, %q, %a, %a, %s, %p)",
