@@ -1,9 +1,11 @@
-// causal_conv and gated_delta must give the same results for a whole batch and for consecutive parts of the batch. The
-// result of a token must not depend on padding, on later tokens, or on the tokens and the state before the beginning of
-// the sequence. All these values may be NaN. The sequences of a batch must not affect each other.
+// causal_conv and gated_delta must give the same bits for all divisions of sequences into batches. The result of a
+// token must not depend on padding, on later tokens, or on the tokens and the state before the beginning of the
+// sequence. All these values may be NaN. The sequences of a batch must not affect each other.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -46,6 +48,11 @@ struct Batch {
   Values sequences, slots;
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
+  void add(int64_t token, double position, int64_t sequence) {
+    tokens.push_back(token);
+    positions.push_back(position);
+    sequences.push_back(static_cast<double>(sequence));
+  }
   StateSlots state_slots(Eval& eval) const {
     if (slots.empty()) return {};
     return {eval.integers(sequences), eval.integers(slots)};
@@ -60,11 +67,11 @@ struct Run {
 
 /// Runs tokens [first, first + count) of `op` as a batch without StateSlots.
 template <class Op>
-Run run_part(const Op& op, int64_t first, int64_t count, const Values& state) {
+Run run_part(const Op& op, int64_t first, int64_t count, const Values& state, int threads = 2) {
   Batch batch{std::vector<int64_t>(count), {}, {state}, {}, {}};
   std::iota(batch.tokens.begin(), batch.tokens.end(), first);
   batch.positions.assign(op.positions.begin() + first, op.positions.begin() + first + count);
-  return op.run(batch);
+  return op.run(batch, threads);
 }
 
 Values part(const Values& values, int64_t begin, int64_t count) {
@@ -178,7 +185,11 @@ Values mixed_positions() {
   return positions;
 }
 
-TYPED_TEST(StateOps, OneBatchGivesSameResultsAsConsecutiveParts) {
+bool same_bits(const Values& a, const Values& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
+}
+
+TYPED_TEST(StateOps, OneBatchGivesSameBitsAsConsecutiveParts) {
   const TypeParam op(mixed_positions());
   const Run whole = run_part(op, 0, op.tokens(), some_state<TypeParam>());
   for (const std::vector<int64_t>& parts :
@@ -192,8 +203,8 @@ TYPED_TEST(StateOps, OneBatchGivesSameResultsAsConsecutiveParts) {
       first += count;
     }
     ASSERT_EQ(first, op.tokens());
-    EXPECT_TRUE(close_to(joined.rows, whole.rows, {1e-11}));
-    EXPECT_TRUE(close_to(joined.states[0], whole.states[0], {1e-11}));
+    EXPECT_TRUE(same_bits(joined.rows, whole.rows));
+    EXPECT_TRUE(same_bits(joined.states[0], whole.states[0]));
   }
 }
 
@@ -207,8 +218,8 @@ TYPED_TEST(StateOps, DataBeforeASequenceHasNoEffect) {
       for (int64_t token = 0; token < before; ++token) op.set(token, kNaN);
       const Run all = run_part(op, 0, before + tokens, Values(TypeParam::kState, kNaN));
       const Values rows(all.rows.begin() + before * TypeParam::kWidth, all.rows.end());
-      EXPECT_TRUE(close_to(rows, text.rows, {1e-11})) << before << " + " << tokens;
-      EXPECT_TRUE(close_to(all.states[0], text.states[0], {1e-11})) << before << " + " << tokens;
+      EXPECT_TRUE(same_bits(rows, text.rows)) << before << " + " << tokens;
+      EXPECT_TRUE(same_bits(all.states[0], text.states[0])) << before << " + " << tokens;
     }
   }
 }
@@ -222,8 +233,8 @@ TYPED_TEST(StateOps, PaddingHasNoEffect) {
     op.set(tokens / 2, kNaN);
     op.set(tokens - 1, kNaN);
     const Run padded = run_part(op, 0, tokens, some_state<TypeParam>());
-    EXPECT_TRUE(close_to(padded.rows, plain.rows, {0}));
-    EXPECT_TRUE(close_to(padded.states[0], plain.states[0], {0}));
+    EXPECT_TRUE(same_bits(padded.rows, plain.rows));
+    EXPECT_TRUE(same_bits(padded.states[0], plain.states[0]));
     for (const int64_t token : {tokens / 2, tokens - 1}) {
       for (int64_t i = 0; i < TypeParam::kWidth; ++i) EXPECT_EQ(padded.rows[token * TypeParam::kWidth + i], 0);
     }
@@ -238,8 +249,91 @@ TYPED_TEST(StateOps, LaterTokensHaveNoEffect) {
     op.set(odd, kNaN);
     const Run all = run_part(op, 0, tokens, some_state<TypeParam>());
     const auto before = [=](const Run& run) { return part(run.rows, 0, odd * TypeParam::kWidth); };
-    EXPECT_TRUE(close_to(before(all), before(finite), {0}));
+    EXPECT_TRUE(same_bits(before(all), before(finite)));
     EXPECT_TRUE(std::isnan(all.rows[odd * TypeParam::kWidth]));
+  }
+}
+
+/// Consecutive tokens of an op. The tokens belong to one sequence, which continues from `state`.
+struct Tokens {
+  int64_t first, count;
+  Values state;
+};
+
+/// The results of tokens that are processed one by one. Element i of `states` is the state before token i.
+template <class Op>
+struct OneByOne {
+  std::vector<Values> rows, states;
+
+  OneByOne(const Op& op, const Tokens& tokens) : states{tokens.state} {
+    for (int64_t i = 0; i < tokens.count; ++i) {
+      Run run = run_part(op, tokens.first + i, 1, states.back(), 1);
+      rows.push_back(std::move(run.rows));
+      states.push_back(std::move(run.states[0]));
+    }
+  }
+};
+
+TYPED_TEST(StateOps, BitsDoNotDependOnTheLengthOfABatch) {
+  constexpr int64_t kCount = 100;
+  const TypeParam op(counting(kCount, 3));
+  const OneByOne<TypeParam> expected(op, {0, kCount, some_state<TypeParam>()});
+  Values rows;
+  for (int64_t count = 1; count <= kCount; ++count) {
+    append(expected.rows[count - 1], rows);
+    if (count > 64 && count < kCount) continue;
+    const Run run = run_part(op, 0, count, some_state<TypeParam>());
+    EXPECT_TRUE(same_bits(run.rows, rows)) << count;
+    EXPECT_TRUE(same_bits(run.states[0], expected.states[count])) << count;
+  }
+}
+
+/// Random batches of three sequences on 1 to 3 threads. One of the sequences starts again after some tokens. The slots
+/// of other sequences and the data of padding are NaN.
+TYPED_TEST(StateOps, BitsDoNotDependOnOtherSequences) {
+  const Values nan(TypeParam::kState, kNaN);
+  Values positions = counting(100);
+  append(counting(60, 5), positions);
+  append(counting(20), positions);
+  append(counting(30), positions);
+  const TypeParam op(positions);
+  const std::vector<Tokens> all{
+      {0, 100, nan}, {100, 60, some_state<TypeParam>(1)}, {160, 50, some_state<TypeParam>(2)}};
+  std::vector<OneByOne<TypeParam>> expected;
+  for (const Tokens& tokens : all) expected.emplace_back(op, tokens);
+  std::mt19937 random(7);
+  const auto pick = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  for (const int64_t most : {4, 16, 101}) {
+    std::vector<int64_t> done(all.size());
+    for (int steps = 0; done != std::vector<int64_t>{100, 60, 50}; ++steps) {
+      ASSERT_LT(steps, 1000);
+      std::vector<int64_t> order(all.size()), begins(all.size()), counts(all.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::shuffle(order.begin(), order.end(), random);
+      Batch batch{{}, {}, std::vector<Values>(5, nan), {}, Values(all.size())};
+      const int64_t turn = pick(5);
+      for (const int64_t i : order) {
+        const int64_t slot = (i + turn) % 5;
+        batch.slots[i] = static_cast<double>(slot);
+        batch.states[slot] = expected[i].states[done[i]];
+        begins[i] = batch.size();
+        counts[i] = std::min(pick(most), all[i].count - done[i]);
+        for (int64_t token = all[i].first + done[i]; token < all[i].first + done[i] + counts[i]; ++token) {
+          batch.add(token, op.positions[token], i);
+        }
+        if (pick(2) == 0) batch.add(-1, -1, pick(5) - 1);
+      }
+      const Run run = op.run(batch, 1 + steps % 3);
+      for (const int64_t i : order) {
+        for (int64_t j = 0; j < counts[i]; ++j) {
+          const Values row = part(run.rows, (begins[i] + j) * TypeParam::kWidth, TypeParam::kWidth);
+          EXPECT_TRUE(same_bits(row, expected[i].rows[done[i] + j])) << "token " << done[i] + j << " of " << i;
+        }
+        done[i] += counts[i];
+        const Values& state = counts[i] > 0 ? expected[i].states[done[i]] : Values(TypeParam::kState, 0.0);
+        EXPECT_TRUE(same_bits(run.states[i], state)) << "state " << i;
+      }
+    }
   }
 }
 
@@ -258,12 +352,11 @@ TYPED_TEST(StateOps, SequencesOfABatchAreIndependent) {
   const Run all = op.run(batch);
   const auto expect_same = [&](int64_t sequence, int64_t first, int64_t count, const Values& state) {
     const Run alone = run_part(op, first, count, state);
-    EXPECT_TRUE(close_to(all.states[sequence], alone.states[0], {1e-11})) << sequence;
+    EXPECT_TRUE(same_bits(all.states[sequence], alone.states[0])) << sequence;
     for (int64_t at = 0; at < batch.size(); ++at) {
       if (batch.tokens[at] < first || batch.tokens[at] >= first + count) continue;
-      EXPECT_TRUE(close_to(part(all.rows, at * TypeParam::kWidth, TypeParam::kWidth),
-                           part(alone.rows, (batch.tokens[at] - first) * TypeParam::kWidth, TypeParam::kWidth),
-                           {1e-11}))
+      EXPECT_TRUE(same_bits(part(all.rows, at * TypeParam::kWidth, TypeParam::kWidth),
+                            part(alone.rows, (batch.tokens[at] - first) * TypeParam::kWidth, TypeParam::kWidth)))
           << at;
     }
   };

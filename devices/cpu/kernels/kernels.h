@@ -201,7 +201,7 @@ struct Kernels {
   void (*causal_conv)(const ConvArgs& args);
   void (*conv_panels)(const ConvPanels& args);
   void (*conv_rows)(const ConvPanels& args, const PanelArgs& product);
-  DeltaKernels delta;
+  void (*gated_delta)(const DeltaArgs& args);
   WeightKernels weights[kDTypeCount];  ///< indexed by dtype; `dot` is nullptr for integers
 };
 

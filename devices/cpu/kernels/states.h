@@ -9,13 +9,7 @@ namespace shoal::cpu::SHOAL_ISA {
 // in causal_conv.cpp
 void causal_conv(const ConvArgs& args);
 
-// in delta_columns.cpp
-void delta_columns(const DeltaColumns& args);
-
-// in delta_chunks.cpp
-inline constexpr int64_t kDeltaWidth = 2 * kLanes;
-void delta_products(const DeltaProducts& args);
-void delta_weights(const DeltaWeights& args);
-void delta_chunk(const DeltaChunk& args);
+// in gated_delta.cpp
+void gated_delta(const DeltaArgs& args);
 
 }  // namespace shoal::cpu::SHOAL_ISA

@@ -72,7 +72,7 @@ constinit const Kernels kKernels{
     causal_conv,
     conv_panels,
     conv_rows,
-    {kDeltaWidth, delta_columns, delta_products, delta_weights, delta_chunk},
+    gated_delta,
     {
         of_rows<RowsF32>(kFloatPanels),
         of_rows<RowsF16>(kWordPanels<RowsF16>),

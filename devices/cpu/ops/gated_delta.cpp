@@ -1,9 +1,7 @@
-// The op gated_delta. The columns of the states are independent (devices/cpu/kernels/state_ops.h). If there are at most
-// kFewTokens tokens, they are processed one by one, each token for all columns of a part. If there are more tokens,
-// they are processed in chunks, each chunk for several blocks of columns. With chunks, a part orders its blocks by key
-// head, so that several blocks use the same products of keys and queries. devices/cpu/ops/sequences.h describes the
-// treatment of invalid sequences.
+// The op gated_delta. The columns of the states are independent (devices/cpu/kernels/state_ops.h). A part processes all
+// tokens for its columns. devices/cpu/ops/sequences.h describes the treatment of invalid sequences.
 #include <cmath>
+#include <span>
 
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
@@ -14,10 +12,8 @@ namespace shoal::cpu {
 namespace {
 
 constexpr int kPositions = 6;         ///< source with the positions
-constexpr int64_t kFewTokens = 8;     ///< maximum number of tokens that are processed one by one
-constexpr int64_t kColumnsUnit = 16;  ///< if tokens are processed one by one, the number of columns of each part is a
-                                      ///< multiple of this number
-constexpr int64_t kPassHeads = 2;     ///< maximum number of heads whose blocks use the same products in one pass
+constexpr int64_t kGroup = 32;        ///< maximum number of tokens per call of the kernel
+constexpr int64_t kColumnsUnit = 16;  ///< the number of columns of each part is a multiple of this number
 
 /// The node, its dimensions, and accessors for the floats of its operands.
 struct Delta {
@@ -34,9 +30,6 @@ struct Delta {
   static const float* floats(const Tensor& tensor, int64_t i1, int64_t i2) {
     return reinterpret_cast<const float*>(tensor.data + i1 * tensor.strides[1] + i2 * tensor.strides[2]);
   }
-  static int64_t stride(const Tensor& tensor, int axis) {
-    return static_cast<int64_t>(tensor.strides[axis] / sizeof(float));
-  }
   const float* q(int64_t key_head, int64_t token) const { return floats(*node.src[0], key_head, token); }
   const float* k(int64_t key_head, int64_t token) const { return floats(*node.src[1], key_head, token); }
   const float* v(int64_t head, int64_t token) const { return floats(*node.src[2], head, token); }
@@ -51,12 +44,10 @@ struct Delta {
     const int64_t slot = size == 0 ? -1 : sequences.slot(sequence, node.src[5]->shape[1] / size);
     return slot < 0 ? nullptr : floats(*node.src[5], slot * size + column, head);
   }
-  int64_t state_stride() const { return stride(*node.src[5], 1); }
+  int64_t state_stride() const { return static_cast<int64_t>(node.src[5]->strides[1] / sizeof(float)); }
   double decay(int64_t head, int64_t token) const { return share_of(*node.src[3], head, token); }
   float beta(int64_t head, int64_t token) const { return share_of(*node.src[4], head, token); }
   int64_t key_head_of(int64_t head) const { return tiled ? head % key_heads : head / group; }
-  /// Returns the i-th of the heads that use `key_head`.
-  int64_t head_of(int64_t key_head, int64_t i) const { return tiled ? i * key_heads + key_head : key_head * group + i; }
 
   static float share_of(const Tensor& tensor, int64_t head, int64_t token) {
     return *reinterpret_cast<const float*>(tensor.data + head * tensor.strides[0] + token * tensor.strides[1]);
@@ -68,228 +59,117 @@ struct Delta {
   bool tiled;
 };
 
-// --- token by token -----------------------------------------------------------------------------------------------
+/// Columns [first, first + count) of a head.
+struct Columns {
+  int64_t head, first, count;
+};
 
-bool goes_by_tokens(int64_t tokens) {
-  return tokens <= kFewTokens;
-}
-
-/// Processes columns [first, first + n) of a head's state for one sequence.
-void run_columns(const Delta& delta, int64_t sequence, int64_t head, int64_t first, int64_t n) {
-  DeltaToken tokens[kFewTokens];
-  int64_t count = 0;
-  const int64_t key_head = delta.key_head_of(head);
-  const float* const from = delta.state(sequence, head, first);
-  float* const to = delta.new_state(sequence, head, first);
-  const auto [begin, end] = delta.sequences.range(sequence);
-  for (int64_t token = begin; token < end; ++token) {
-    if (!delta.sequences.has(sequence, token)) continue;
-    tokens[count++] = {delta.q(key_head, token),
-                       delta.k(key_head, token),
-                       delta.v(head, token) + first,
-                       delta.result(head, token) + first,
-                       static_cast<float>(std::exp(delta.decay(head, token))),
-                       delta.beta(head, token),
-                       delta.sequences.begins(token) || (count == 0 && from == nullptr)};
-  }
-  if (count > 0) {
-    kernels().delta.columns({tokens, count, delta.size, n, from == nullptr ? to : from, delta.state_stride(), to});
-  } else if (from == nullptr) {
-    std::fill_n(to, n * delta.size, 0.0f);
-  } else {
-    for (int64_t j = 0; j < n; ++j) std::copy_n(from + j * delta.state_stride(), delta.size, to + j * delta.size);
-  }
-}
-
-/// Sets columns [first, first + n) of a head to zero in the rows of padding.
-void clear_padding(const Delta& delta, int64_t head, int64_t first, int64_t n) {
+/// Sets the columns to zero in the rows of padding.
+void clear_padding(const Delta& delta, const Columns& columns) {
   for (int64_t token = 0; token < delta.tokens; ++token) {
-    if (delta.sequences.is_padding(token)) std::fill_n(delta.result(head, token) + first, n, 0.0f);
+    if (!delta.sequences.is_padding(token)) continue;
+    std::fill_n(delta.result(columns.head, token) + columns.first, columns.count, 0.0f);
   }
 }
 
-void run_by_tokens(const TeamContext& ctx, const Delta& delta) {
+/// The tokens of a group, and space for their queries and keys.
+struct Group {
+  float* keys;
+  DeltaToken tokens[kGroup];
+};
+
+/// Processes the tokens of a sequence in groups.
+class SequenceRun {
+ public:
+  SequenceRun(const Delta& delta, int64_t sequence, const Columns& columns, Group& group)
+      : delta_(delta),
+        columns_(columns),
+        key_head_(delta.key_head_of(columns.head)),
+        group_(group),
+        from_(delta.state(sequence, columns.head, columns.first)),
+        from_stride_(delta.state_stride()),
+        to_(delta.new_state(sequence, columns.head, columns.first)) {}
+
+  void run(int64_t sequence) {
+    const auto [begin, end] = delta_.sequences.range(sequence);
+    for (int64_t token = begin; token < end; ++token) {
+      if (!delta_.sequences.has(sequence, token)) continue;
+      if (count_ == kGroup) run_group();
+      add(token);
+    }
+    if (count_ > 0) run_group();
+    if (from_ == to_) return;
+    // The sequence has no tokens.
+    for (int64_t j = 0; j < columns_.count; ++j) {
+      float* const column = to_ + j * delta_.size;
+      from_ == nullptr ? std::fill_n(column, delta_.size, 0.0f)
+                       : std::copy_n(from_ + j * from_stride_, delta_.size, column);
+    }
+  }
+
+ private:
+  void add(int64_t token) {
+    const bool begins = delta_.sequences.begins(token) || (count_ == 0 && from_ == nullptr);
+    group_.tokens[count_++] = {delta_.q(key_head_, token),
+                               delta_.k(key_head_, token),
+                               delta_.v(columns_.head, token) + columns_.first,
+                               delta_.result(columns_.head, token) + columns_.first,
+                               static_cast<float>(std::exp(delta_.decay(columns_.head, token))),
+                               delta_.beta(columns_.head, token),
+                               begins};
+  }
+
+  void run_group() {
+    if (count_ > 1) pack_keys();
+    if (from_ == nullptr) from_ = to_;
+    kernels().gated_delta({group_.tokens, count_, delta_.size, columns_.count, from_, from_stride_, to_});
+    from_ = to_, from_stride_ = delta_.size;
+    count_ = 0;
+  }
+
+  /// Copies queries and keys to adjacent memory. The distance between the rows of two tokens is often a large power of
+  /// two, so these rows would evict each other from the L1 cache.
+  void pack_keys() {
+    float* to = group_.keys;
+    for (DeltaToken& token : std::span(group_.tokens, static_cast<size_t>(count_))) {
+      for (const float** row : {&token.q, &token.k}) {
+        std::copy_n(*row, delta_.size, to);
+        *row = to;
+        to += delta_.size;
+      }
+    }
+  }
+
+  const Delta& delta_;
+  const Columns columns_;
+  const int64_t key_head_;
+  Group& group_;
+  const float* from_;  ///< the state before the next group, or nullptr if this state is zeros
+  int64_t from_stride_;
+  float* const to_;
+  int64_t count_ = 0;
+};
+
+/// Bytes of workspace for the queries and keys of a part.
+size_t bytes_of_keys(const Tensor& node) {
+  const int64_t tokens = std::min(kGroup, node.src[kPositions]->shape[0]);
+  return tokens < 2 ? 0 : (static_cast<size_t>(2 * tokens * node.shape[0]) * sizeof(float) + 63) / 64 * 64;
+}
+
+void run(const TeamContext& ctx, Tensor& node) {
+  const Delta delta(ctx, node);
+  std::byte* const memory = ctx.workspace + ctx.parts * Sequences::bytes(node, kPositions);
+  Group group{reinterpret_cast<float*>(memory + ctx.part * bytes_of_keys(node)), {}};
   const int64_t units = (delta.size + kColumnsUnit - 1) / kColumnsUnit;
   const auto [begin, end] = share(ctx, delta.heads * units);
   for (int64_t at = begin; at < end;) {
     const int64_t head = at / units, last = std::min(end, (head + 1) * units);
     const int64_t first = (at - head * units) * kColumnsUnit;
-    const int64_t n = std::min(delta.size, (last - head * units) * kColumnsUnit) - first;
-    clear_padding(delta, head, first, n);
-    for (int64_t i = 0; i < delta.sequences.count(); ++i) run_columns(delta, i, head, first, n);
+    const Columns columns{head, first, std::min(delta.size, (last - head * units) * kColumnsUnit) - first};
+    clear_padding(delta, columns);
+    for (int64_t i = 0; i < delta.sequences.count(); ++i) SequenceRun(delta, i, columns, group).run(i);
     at = last;
   }
-}
-
-// --- by chunks ----------------------------------------------------------------------------------------------------
-
-int64_t blocks_of(int64_t size) {
-  return (size + kernels().delta.width - 1) / kernels().delta.width;
-}
-
-/// The arrays of a part in the workspace. Each array begins on a new cache line.
-class Scratch {
- public:
-  float *states, *key_columns, *key_products, *query_products, *of_errors, *of_rows, *errors;
-  float *beta, *kept, *to_end;  ///< one number per token of a chunk
-  double* logarithm;
-
-  Scratch(std::byte* memory, int64_t size) : at_(reinterpret_cast<uintptr_t>(memory)) {
-    const int64_t width = kernels().delta.width;
-    take(states, kPassHeads * blocks_of(size) * size * width);
-    take(key_columns, size * kDeltaChunk);
-    for (float** products : {&key_products, &query_products, &of_errors, &of_rows}) {
-      take(*products, kDeltaChunk * kDeltaChunk);
-    }
-    take(errors, 2 * kDeltaChunk * width);
-    for (float** shares : {&beta, &kept, &to_end}) take(*shares, kDeltaChunk);
-    take(logarithm, kDeltaChunk);
-  }
-  static size_t bytes(int64_t size) { return Scratch(nullptr, size).at_; }
-
- private:
-  template <class T>
-  void take(T*& piece, int64_t count) {
-    piece = reinterpret_cast<T*>(at_);
-    at_ += (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
-  }
-
-  uintptr_t at_;
-};
-
-/// Consecutive tokens of one sequence that are processed together.
-struct Chunk {
-  int64_t begin = 0, count = 0;
-  bool begins = false;  ///< whether the chunk begins the sequence
-};
-
-/// Returns the first chunk of a sequence at or after `token`. If no token of the sequence follows, the chunk's count is
-/// 0.
-Chunk chunk_from(const Sequences& sequences, int64_t sequence, int64_t token) {
-  const int64_t end = sequences.range(sequence).end;
-  while (token < end && !sequences.has(sequence, token)) ++token;
-  Chunk chunk{token, 0, token < end && sequences.begins(token)};
-  const auto goes_on = [&](int64_t next) {
-    return next < end && sequences.has(sequence, next) && (next == chunk.begin || !sequences.begins(next));
-  };
-  while (chunk.count < kDeltaChunk && goes_on(chunk.begin + chunk.count)) ++chunk.count;
-  return chunk;
-}
-
-/// Processes all tokens for blocks [first, last). The blocks belong to the heads that use one key head. Blocks are
-/// numbered consecutively over these heads. Each head has blocks_ blocks.
-class Pass {
- public:
-  Pass(const Delta& delta, const Scratch& scratch, int64_t key_head, int64_t first, int64_t last)
-      : delta_(delta), scratch_(scratch), key_head_(key_head), first_(first), last_(last) {}
-
-  void run() {
-    for (int64_t block = first_; block < last_; ++block)
-      clear_padding(delta_, head(block), column(block), columns(block));
-    for (int64_t i = 0; i < delta_.sequences.count(); ++i) run_sequence(i);
-  }
-
- private:
-  int64_t head(int64_t block) const { return delta_.head_of(key_head_, block / blocks_); }
-  int64_t column(int64_t block) const { return block % blocks_ * width_; }
-  int64_t columns(int64_t block) const { return std::min(width_, delta_.size - column(block)); }
-  float* state(int64_t block) const { return scratch_.states + (block - first_) * delta_.size * width_; }
-
-  void run_sequence(int64_t sequence) {
-    for (int64_t block = first_; block < last_; ++block) load_state(sequence, block);
-    for (Chunk chunk = chunk_from(delta_.sequences, sequence, delta_.sequences.range(sequence).begin); chunk.count > 0;) {
-      run_chunk(chunk);
-      chunk = chunk_from(delta_.sequences, sequence, chunk.begin + chunk.count);
-    }
-    for (int64_t block = first_; block < last_; ++block) {
-      kernels().attention.transpose(state(block), width_, delta_.size, columns(block),
-                                    delta_.new_state(sequence, head(block), column(block)), delta_.size);
-    }
-  }
-
-  void load_state(int64_t sequence, int64_t block) {
-    const int64_t n = columns(block);
-    float* const to = state(block);
-    const float* const from = delta_.state(sequence, head(block), column(block));
-    if (from == nullptr) {
-      std::fill_n(to, delta_.size * width_, 0.0f);
-      return;
-    }
-    kernels().attention.transpose(from, delta_.state_stride(), n, delta_.size, to, width_);
-    for (int64_t i = 0; i < delta_.size && n < width_; ++i) std::fill(to + i * width_ + n, to + (i + 1) * width_, 0.0f);
-  }
-
-  void run_chunk(const Chunk& chunk) {
-    const int64_t k_stride = Delta::stride(*delta_.node.src[1], 2), q_stride = Delta::stride(*delta_.node.src[0], 2);
-    const float *k = delta_.k(key_head_, chunk.begin), *q = delta_.q(key_head_, chunk.begin);
-    kernels().attention.transpose(k, k_stride, chunk.count, delta_.size, scratch_.key_columns, kDeltaChunk);
-    const auto products = [&](const float* rows, int64_t stride, float* to) {
-      kernels().delta.products({rows, stride, chunk.count, scratch_.key_columns, delta_.size, to});
-    };
-    products(k, k_stride, scratch_.key_products);
-    products(q, q_stride, scratch_.query_products);
-    int64_t known = -1;  // the head whose weights are in the scratch
-    for (int64_t block = first_; block < last_; ++block) {
-      if (known != head(block)) weigh(chunk, known = head(block));
-      const int64_t j = column(block);
-      DeltaChunk args;
-      args.q = q, args.q_stride = q_stride;
-      args.k = k, args.k_stride = k_stride;
-      args.v = delta_.v(known, chunk.begin) + j, args.v_stride = Delta::stride(*delta_.node.src[2], 2);
-      args.out = delta_.result(known, chunk.begin) + j, args.out_stride = delta_.size;
-      args.count = chunk.count, args.size = delta_.size, args.columns = columns(block);
-      args.of_errors = scratch_.of_errors, args.of_rows = scratch_.of_rows;
-      args.beta = scratch_.beta, args.kept = scratch_.kept, args.to_end = scratch_.to_end;
-      args.begins = chunk.begins;
-      args.state = state(block), args.errors = scratch_.errors;
-      kernels().delta.chunk(args);
-    }
-  }
-
-  /// Computes the weights of a chunk for a head. The logarithms are double, because the kernel needs differences of
-  /// long sums.
-  void weigh(const Chunk& chunk, int64_t head) {
-    double sum = 0;
-    for (int64_t r = 0; r < chunk.count; ++r) {
-      scratch_.logarithm[r] = sum += std::max(delta_.decay(head, chunk.begin + r), kLeastDecay);
-      scratch_.kept[r] = static_cast<float>(std::exp(sum));
-      scratch_.beta[r] = delta_.beta(head, chunk.begin + r);
-    }
-    for (int64_t r = 0; r < chunk.count; ++r) {
-      scratch_.to_end[r] = static_cast<float>(std::exp(sum - scratch_.logarithm[r]));
-    }
-    kernels().delta.weights({scratch_.key_products, scratch_.query_products, scratch_.logarithm, scratch_.beta,
-                             chunk.count, scratch_.of_errors, scratch_.of_rows});
-  }
-
-  /// Lower bound for decays (logarithms of the factors). Without this bound, the difference of two infinite decays
-  /// would be NaN. The exponential of the bound is far below the smallest f32.
-  static constexpr double kLeastDecay = -1000;
-
-  const Delta& delta_;
-  const Scratch& scratch_;
-  const int64_t key_head_, first_, last_;
-  const int64_t width_ = kernels().delta.width, blocks_ = blocks_of(delta_.size);
-};
-
-void run_by_chunks(const TeamContext& ctx, const Delta& delta) {
-  std::byte* const memory = ctx.workspace + ctx.parts * Sequences::bytes(delta.node, kPositions);
-  const Scratch scratch(memory + ctx.part * Scratch::bytes(delta.size), delta.size);
-  const int64_t blocks = blocks_of(delta.size), of_key = delta.group * blocks;
-  const auto [begin, end] = share(ctx, delta.heads * blocks);
-  for (int64_t at = begin; at < end;) {
-    const int64_t key_head = at / of_key, first = at - key_head * of_key;
-    const int64_t last = std::min({first + kPassHeads * blocks, of_key, end - key_head * of_key});
-    Pass(delta, scratch, key_head, first, last).run();
-    at += last - first;
-  }
-}
-
-// --- the op -------------------------------------------------------------------------------------------------------
-
-void run(const TeamContext& ctx, Tensor& node) {
-  const Delta delta(ctx, node);
-  goes_by_tokens(delta.tokens) ? run_by_tokens(ctx, delta) : run_by_chunks(ctx, delta);
 }
 
 bool supports(const Tensor& node) {
@@ -303,8 +183,7 @@ bool supports(const Tensor& node) {
 }
 
 size_t workspace(const Tensor& node, int parts) {
-  const size_t chunks = goes_by_tokens(node.src[kPositions]->shape[0]) ? 0 : Scratch::bytes(node.shape[0]);
-  return (Sequences::bytes(node, kPositions) + chunks) * static_cast<size_t>(parts);
+  return (Sequences::bytes(node, kPositions) + bytes_of_keys(node)) * static_cast<size_t>(parts);
 }
 
 int64_t work(const Tensor& node) {

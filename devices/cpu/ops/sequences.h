@@ -17,8 +17,8 @@ struct TokenRange {
 
 class Sequences {
  public:
-  /// The number of sequences of an op whose source `positions` contains the positions. The next two sources are those
-  /// of StateSlots.
+  /// The number of sequences of an op whose source `positions` contains the positions. The next two sources are the
+  /// sequences and slots.
   static int64_t count_of(const Tensor& node, int positions) {
     const Tensor* const slots = node.src[positions + 2];
     return slots == nullptr ? 1 : slots->shape[0];
