@@ -40,7 +40,7 @@ std::optional<int64_t> largest_on(const Model& model, int devices, const Session
 TEST(LargestContext, FindsLargestThatFits) {
   auto model = open_model(tiny_model_path("q8_0"));
   for (const int devices : {1, 2}) {
-    for (const int64_t room : {64, 256, 288, 511}) {
+    for (const int64_t room : {64, 256, 288, 480}) {
       const LimitedCpuDevices limited(
           fmt::format("memory={}", needed(*model, devices, {.context = room, .batch = 32})));
       const SessionOptions session{.context = 512, .batch = 32};

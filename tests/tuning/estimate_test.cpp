@@ -439,7 +439,7 @@ bool divides_experts(const meta::Plan& plan) {
 // device that all other devices wait for. The test allows a small decrease for plans with divided experts.
 // expected_excess() subtracts the longest expected time of a rank. A slower rank raises this time even if another rank
 // finishes last. If the products of one rank become slower, the predictions of plans with divided experts fall by a
-// fraction of up to 6e-5 (seeds up to 600). If the products of all ranks become slower, the predictions never fall.
+// fraction of up to 3e-4 (seeds up to 600). If the products of all ranks become slower, the predictions never fall.
 TEST(Estimate, SlowerDeviceNeverSpeedsUpPlan) {
   int slower = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {
@@ -453,7 +453,7 @@ TEST(Estimate, SlowerDeviceNeverSpeedsUpPlan) {
       slow_down(changed.devices[rng() % changed.devices.size()], what);
       const double after = planned.on(changed).seconds;
       const bool may_fall = what == 5 && divides_experts(planned.plan);
-      EXPECT_GE(after, before * (1 - (may_fall ? 1e-4 : 1e-12))) << seed << " " << what;
+      EXPECT_GE(after, before * (1 - (may_fall ? 3e-4 : 1e-12))) << seed << " " << what;
       if (may_fall) {
         MachineModel all = machine;
         for (DeviceModel& device : all.devices) slow_down(device, what);
