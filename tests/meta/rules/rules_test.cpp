@@ -105,28 +105,37 @@ TEST_F(Rules, AttentionRuleMatchesGoldenText) {
   Tensor* q = f32({8, 3, 4, 2});
   Tensor* k = f32({8, 5, 2, 2});
   EXPECT_EQ(rule(attention(g, q, k, f32({6, 5, 2, 2}), i32({3, 1, 1, 1}), nullptr, nullptr, {})),
-            "(d) t h z, (d) (s) h/2 z, (e) (s) h/2 z, t, -, - -> (e) h t z | linear 2");
+            "(d) t h z, (d) (s) h/2 z, (e) (s) h/2 z, t, -, -, -, - -> (e) h t z | linear 2");
   EXPECT_EQ(rule(attention(g, q, f32({8, 5, 4, 2}), in(DType::kQ8_0, {32, 5, 4, 2}), nullptr, f32({5, 3, 1, 1}),
                            f32({4, 1, 1, 1}), {})),
-            "(d) t h z, (d) (s) h z, (e) (s) h z, -, (s) t, h -> (e) h t z");
+            "(d) t h z, (d) (s) h z, (e) (s) h z, -, (s) t, h, -, - -> (e) h t z");
+  EXPECT_EQ(rule(paged_attention(g, f32({8, 3, 4, 1}), f32({8, 64, 2, 1}), f32({6, 64, 2, 1}), i32({3, 1, 1, 1}),
+                                 nullptr, i32({2, 2, 1, 1}), i32({3, 1, 1, 1}), {.causal = true, .page = 32})),
+            "(d) t h z, (d) (s) h/2 z, (e) (s) h/2 z, t, -, -, (w) (y), t -> (e) h t z | linear 2");
 }
 
 TEST_F(Rules, RulesOfOpsWithStateMatchGoldenText) {
   Tensor* positions = i32({3, 1, 1, 1});
   EXPECT_EQ(rule(causal_conv(g, f32({8, 3, 1, 1}), f32({4, 8, 1, 1}), f32({8, 3, 1, 1}), positions)),
-            "c (t), (k) c, c (s), (t) -> c (n)");
+            "c (t), (k) c, c (s), (t), -, - -> c (n)");
   const auto delta = [&](int64_t key_heads, int64_t heads, bool tiled) {
     Tensor* keys = f32({8, key_heads, 3, 1});
     Tensor* shares = f32({heads, 3, 1, 1});
     return rule(
         gated_delta(g, keys, keys, f32({8, heads, 3, 1}), shares, shares, f32({8, 8, heads, 1}), positions, {tiled}));
   };
-  EXPECT_EQ(delta(2, 6, false), "(d) h/3 (t), (d) h/3 (t), (d) h (t), h (t), h (t), (d) (e) h, (t) -> (d) (n) h");
-  EXPECT_EQ(delta(2, 6, true), "(d) h (t), (d) h (t), (d) 3*h (t), 3*h (t), 3*h (t), (d) (e) 3*h, (t) -> (d) (n) 3*h");
+  EXPECT_EQ(delta(2, 6, false), "(d) h/3 (t), (d) h/3 (t), (d) h (t), h (t), h (t), (d) (e) h, (t), -, - -> (d) (n) h");
+  EXPECT_EQ(delta(2, 6, true),
+            "(d) h (t), (d) h (t), (d) 3*h (t), 3*h (t), 3*h (t), (d) (e) 3*h, (t), -, - -> (d) (n) 3*h");
   for (const bool tiled : {false, true}) {
-    EXPECT_EQ(delta(4, 4, tiled), "(d) h (t), (d) h (t), (d) h (t), h (t), h (t), (d) (e) h, (t) -> (d) (n) h");
-    EXPECT_EQ(delta(4, 0, tiled), "(d) (g) (t), (d) (g) (t), (d) h (t), h (t), h (t), (d) (e) h, (t) -> (d) (n) h");
+    EXPECT_EQ(delta(4, 4, tiled), "(d) h (t), (d) h (t), (d) h (t), h (t), h (t), (d) (e) h, (t), -, - -> (d) (n) h");
+    EXPECT_EQ(delta(4, 0, tiled),
+              "(d) (g) (t), (d) (g) (t), (d) h (t), h (t), h (t), (d) (e) h, (t), -, - -> (d) (n) h");
   }
+  // A batch with two sequences. The state has three slots.
+  EXPECT_EQ(rule(causal_conv(g, f32({8, 3, 1, 1}), f32({4, 8, 1, 1}), f32({8, 9, 1, 1}), positions, {},
+                             {i32({3, 1, 1, 1}), i32({2, 1, 1, 1})})),
+            "c (t), (k) c, c (s), (t), (t), (y) -> c (n)");
 }
 
 TEST_F(Rules, RulesOfConvolutionsMatchGoldenText) {
