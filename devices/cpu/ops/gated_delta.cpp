@@ -1,7 +1,8 @@
 // The op gated_delta. The columns of the states are independent (devices/cpu/kernels/state_ops.h). A part processes all
-// tokens for its columns. devices/cpu/ops/sequences.h describes the treatment of invalid sequences.
+// tokens for its columns, in groups of tokens. A part orders its columns by key head, so that several heads use the
+// same copies of keys and queries. devices/cpu/ops/sequences.h describes the treatment of invalid sequences.
 #include <cmath>
-#include <span>
+#include <utility>
 
 #include "devices/cpu/isa.h"
 #include "devices/cpu/ops/ops.h"
@@ -13,7 +14,12 @@ namespace {
 
 constexpr int kPositions = 6;         ///< source with the positions
 constexpr int64_t kGroup = 32;        ///< maximum number of tokens per call of the kernel
+constexpr int64_t kLine = 16;         ///< number of floats per cache line
 constexpr int64_t kColumnsUnit = 16;  ///< the number of columns of each part is a multiple of this number
+
+int64_t units_of(int64_t size) {
+  return (size + kColumnsUnit - 1) / kColumnsUnit;
+}
 
 /// The node, its dimensions, and accessors for the floats of its operands.
 struct Delta {
@@ -47,7 +53,9 @@ struct Delta {
   int64_t state_stride() const { return static_cast<int64_t>(node.src[5]->strides[1] / sizeof(float)); }
   double decay(int64_t head, int64_t token) const { return share_of(*node.src[3], head, token); }
   float beta(int64_t head, int64_t token) const { return share_of(*node.src[4], head, token); }
-  int64_t key_head_of(int64_t head) const { return tiled ? head % key_heads : head / group; }
+
+  /// Returns the i-th of the heads that use `key_head`.
+  int64_t head_of(int64_t key_head, int64_t i) const { return tiled ? i * key_heads + key_head : key_head * group + i; }
 
   static float share_of(const Tensor& tensor, int64_t head, int64_t token) {
     return *reinterpret_cast<const float*>(tensor.data + head * tensor.strides[0] + token * tensor.strides[1]);
@@ -59,115 +67,130 @@ struct Delta {
   bool tiled;
 };
 
-/// Columns [first, first + count) of a head.
-struct Columns {
-  int64_t head, first, count;
+/// Tokens of a sequence, and copies of their queries, keys and values.
+struct Group {
+  int64_t count;
+  int64_t numbers[kGroup];
+  DeltaToken tokens[kGroup];
+  float *queries, *keys, *values;
 };
 
-/// Sets the columns to zero in the rows of padding.
-void clear_padding(const Delta& delta, const Columns& columns) {
-  for (int64_t token = 0; token < delta.tokens; ++token) {
-    if (!delta.sequences.is_padding(token)) continue;
-    std::fill_n(delta.result(columns.head, token) + columns.first, columns.count, 0.0f);
-  }
+/// Copies a row to the next free row of `to`. The distance between the rows of two tokens is often a large power of
+/// two, so the rows themselves would evict each other from the caches.
+void pack(const float*& row, int64_t n, float*& to) {
+  std::copy_n(row, n, to);
+  row = to;
+  to += n;
 }
 
-/// The tokens of a group, and space for their queries and keys.
-struct Group {
-  float* keys;
-  DeltaToken tokens[kGroup];
-};
+/// Loads a row of the result into the cache. A store to a row outside the cache would delay all later stores.
+void prefetch(const float* row, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(row + i, 1);
+}
 
-/// Processes the tokens of a sequence in groups.
-class SequenceRun {
+/// Processes columns of the heads that use one key head. Columns are numbered in units of kColumnsUnit, consecutively
+/// over these heads.
+class Pass {
  public:
-  SequenceRun(const Delta& delta, int64_t sequence, const Columns& columns, Group& group)
-      : delta_(delta),
-        columns_(columns),
-        key_head_(delta.key_head_of(columns.head)),
-        group_(group),
-        from_(delta.state(sequence, columns.head, columns.first)),
-        from_stride_(delta.state_stride()),
-        to_(delta.new_state(sequence, columns.head, columns.first)) {}
+  Pass(const Delta& delta, int64_t key_head, int64_t begin, int64_t end, Group& group)
+      : delta_(delta), key_head_(key_head), begin_(begin), end_(end), group_(group) {}
 
-  void run(int64_t sequence) {
-    const auto [begin, end] = delta_.sequences.range(sequence);
-    for (int64_t token = begin; token < end; ++token) {
-      if (!delta_.sequences.has(sequence, token)) continue;
-      if (count_ == kGroup) run_group();
-      add(token);
-    }
-    if (count_ > 0) run_group();
-    if (from_ == to_) return;
-    // The sequence has no tokens.
-    for (int64_t j = 0; j < columns_.count; ++j) {
-      float* const column = to_ + j * delta_.size;
-      from_ == nullptr ? std::fill_n(column, delta_.size, 0.0f)
-                       : std::copy_n(from_ + j * from_stride_, delta_.size, column);
-    }
+  void run() {
+    for_columns([&](int64_t head, int64_t first, int64_t n) {
+      for (int64_t token = 0; token < delta_.tokens; ++token) {
+        if (delta_.sequences.is_padding(token)) std::fill_n(delta_.result(head, token) + first, n, 0.0f);
+      }
+    });
+    for (int64_t i = 0; i < delta_.sequences.count(); ++i) run_sequence(i);
   }
 
  private:
-  void add(int64_t token) {
-    const bool begins = delta_.sequences.begins(token) || (count_ == 0 && from_ == nullptr);
-    group_.tokens[count_++] = {delta_.q(key_head_, token),
-                               delta_.k(key_head_, token),
-                               delta_.v(columns_.head, token) + columns_.first,
-                               delta_.result(columns_.head, token) + columns_.first,
-                               static_cast<float>(std::exp(delta_.decay(columns_.head, token))),
-                               delta_.beta(columns_.head, token),
-                               begins};
+  /// Calls f(head, first column, number of columns) for each head.
+  template <class F>
+  void for_columns(F f) const {
+    const int64_t units = units_of(delta_.size);
+    for (int64_t at = begin_; at < end_;) {
+      const int64_t i = at / units, last = std::min(end_, (i + 1) * units), first = (at - i * units) * kColumnsUnit;
+      f(delta_.head_of(key_head_, i), first, std::min(delta_.size, (last - i * units) * kColumnsUnit) - first);
+      at = last;
+    }
   }
 
-  void run_group() {
-    if (count_ > 1) pack_keys();
-    if (from_ == nullptr) from_ = to_;
-    kernels().gated_delta({group_.tokens, count_, delta_.size, columns_.count, from_, from_stride_, to_});
-    from_ = to_, from_stride_ = delta_.size;
-    count_ = 0;
+  void run_sequence(int64_t sequence) {
+    const auto [begin, end] = delta_.sequences.range(sequence);
+    bool first = true;
+    group_.count = 0;
+    for (int64_t token = begin; token < end; ++token) {
+      if (!delta_.sequences.has(sequence, token)) continue;
+      if (group_.count == kGroup) run_group(sequence, std::exchange(first, false));
+      group_.numbers[group_.count++] = token;
+    }
+    if (group_.count > 0) return run_group(sequence, first);
+    for_columns([&](int64_t head, int64_t column, int64_t n) { keep_state(sequence, head, column, n); });
   }
 
-  /// Copies queries and keys to adjacent memory. The distance between the rows of two tokens is often a large power of
-  /// two, so these rows would evict each other from the L1 cache.
-  void pack_keys() {
-    float* to = group_.keys;
-    for (DeltaToken& token : std::span(group_.tokens, static_cast<size_t>(count_))) {
-      for (const float** row : {&token.q, &token.k}) {
-        std::copy_n(*row, delta_.size, to);
-        *row = to;
-        to += delta_.size;
+  /// Processes the group, and removes its tokens. `first` is whether these tokens are the first of the sequence in the
+  /// batch.
+  void run_group(int64_t sequence, bool first) {
+    const bool packs = group_.count > 1;
+    float *queries = group_.queries, *keys = group_.keys;
+    for (int64_t i = 0; i < group_.count; ++i) {
+      DeltaToken& token = group_.tokens[i];
+      token.q = delta_.q(key_head_, group_.numbers[i]);
+      token.k = delta_.k(key_head_, group_.numbers[i]);
+      if (packs) pack(token.q, delta_.size, queries), pack(token.k, delta_.size, keys);
+    }
+    for_columns([&](int64_t head, int64_t column, int64_t n) {
+      float* const to = delta_.new_state(sequence, head, column);
+      const float* const from = first ? delta_.state(sequence, head, column) : to;
+      float* values = group_.values;
+      for (int64_t i = 0; i < group_.count; ++i) {
+        const int64_t number = group_.numbers[i];
+        DeltaToken& token = group_.tokens[i];
+        token.v = delta_.v(head, number) + column;
+        if (packs) pack(token.v, n, values);
+        token.out = delta_.result(head, number) + column;
+        if (packs) prefetch(token.out, n);
+        token.factor = static_cast<float>(std::exp(delta_.decay(head, number)));
+        token.beta = delta_.beta(head, number);
+        token.begins = delta_.sequences.begins(number) || (i == 0 && from == nullptr);
       }
+      const int64_t stride = first ? delta_.state_stride() : delta_.size;
+      kernels().gated_delta({group_.tokens, group_.count, delta_.size, n, from == nullptr ? to : from, stride, to});
+    });
+    group_.count = 0;
+  }
+
+  /// Writes the new state of a sequence without tokens.
+  void keep_state(int64_t sequence, int64_t head, int64_t first, int64_t n) {
+    for (int64_t j = first; j < first + n; ++j) {
+      const float* const from = delta_.state(sequence, head, j);
+      float* const to = delta_.new_state(sequence, head, j);
+      from == nullptr ? std::fill_n(to, delta_.size, 0.0f) : std::copy_n(from, delta_.size, to);
     }
   }
 
   const Delta& delta_;
-  const Columns columns_;
-  const int64_t key_head_;
+  const int64_t key_head_, begin_, end_;
   Group& group_;
-  const float* from_;  ///< the state before the next group, or nullptr if this state is zeros
-  int64_t from_stride_;
-  float* const to_;
-  int64_t count_ = 0;
 };
 
-/// Bytes of workspace for the queries and keys of a part.
-size_t bytes_of_keys(const Tensor& node) {
+/// Floats of workspace for the copies of a part: queries, keys and values.
+int64_t copied_floats(const Tensor& node) {
   const int64_t tokens = std::min(kGroup, node.src[kPositions]->shape[0]);
-  return tokens < 2 ? 0 : (static_cast<size_t>(2 * tokens * node.shape[0]) * sizeof(float) + 63) / 64 * 64;
+  return tokens < 2 ? 0 : (3 * tokens * node.shape[0] + kLine - 1) / kLine * kLine;
 }
 
 void run(const TeamContext& ctx, Tensor& node) {
   const Delta delta(ctx, node);
   std::byte* const memory = ctx.workspace + ctx.parts * Sequences::bytes(node, kPositions);
-  Group group{reinterpret_cast<float*>(memory + ctx.part * bytes_of_keys(node)), {}};
-  const int64_t units = (delta.size + kColumnsUnit - 1) / kColumnsUnit;
-  const auto [begin, end] = share(ctx, delta.heads * units);
+  float* const copies = reinterpret_cast<float*>(memory) + ctx.part * copied_floats(node);
+  const int64_t row = std::min(kGroup, delta.tokens) * delta.size, of_key = delta.group * units_of(delta.size);
+  Group group{0, {}, {}, copies, copies + row, copies + 2 * row};
+  const auto [begin, end] = share(ctx, delta.heads * units_of(delta.size));
   for (int64_t at = begin; at < end;) {
-    const int64_t head = at / units, last = std::min(end, (head + 1) * units);
-    const int64_t first = (at - head * units) * kColumnsUnit;
-    const Columns columns{head, first, std::min(delta.size, (last - head * units) * kColumnsUnit) - first};
-    clear_padding(delta, columns);
-    for (int64_t i = 0; i < delta.sequences.count(); ++i) SequenceRun(delta, i, columns, group).run(i);
+    const int64_t key_head = at / of_key, last = std::min(end, (key_head + 1) * of_key);
+    Pass(delta, key_head, at - key_head * of_key, last - key_head * of_key, group).run();
     at = last;
   }
 }
@@ -183,7 +206,8 @@ bool supports(const Tensor& node) {
 }
 
 size_t workspace(const Tensor& node, int parts) {
-  return (Sequences::bytes(node, kPositions) + bytes_of_keys(node)) * static_cast<size_t>(parts);
+  return (Sequences::bytes(node, kPositions) + static_cast<size_t>(copied_floats(node)) * sizeof(float)) *
+         static_cast<size_t>(parts);
 }
 
 int64_t work(const Tensor& node) {
