@@ -69,9 +69,10 @@ struct BlockSoftMax {
   float* sum = nullptr;  ///< for each row, the sum of exp(score - top); 0 if all scores are -infinity; NaN if a score
                          ///< is NaN
   float* keep = nullptr;
+  int64_t place = 0;  ///< lanes form: position of the first KV row in the block
 };
 
-/// scores[j * kAttentionRows + row] = sum over i of q[i * kAttentionRows + row] * element i of KV row j.
+/// scores[j * kAttentionRows + row] = dot product of the row's q and KV row j. AttentionKernels::pack_queries makes q.
 struct LaneScores {
   KvRows keys;
   const float* q = nullptr;
@@ -101,6 +102,8 @@ struct AttentionKernels {
   void (*lane_scores)(const LaneScores& args) = nullptr;
   void (*lane_sums)(const LaneSums& args) = nullptr;
   void (*lane_soft_max)(const BlockSoftMax& args) = nullptr;
+  /// Packs queries for lane_scores. `rows` is a multiple of the number of lanes. `to` points to rows * columns floats.
+  void (*pack_queries)(const float* from, int64_t from_stride, int64_t rows, int64_t columns, float* to) = nullptr;
   /// to[j * to_stride + i] = from[i * from_stride + j] for i < rows, j < columns.
   void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t columns, float* to,
                     int64_t to_stride) = nullptr;

@@ -15,6 +15,8 @@ void row_soft_max(const BlockSoftMax& args);   // attention_soft_max.cpp
 void lane_soft_max(const BlockSoftMax& args);  // attention_soft_max.cpp
 void lane_scores(const LaneScores& args);      // attention_lanes.cpp
 void lane_sums(const LaneSums& args);          // attention_lanes.cpp
+void pack_queries(const float* from, int64_t from_stride, int64_t rows, int64_t columns,
+                  float* to);  // attention_lanes.cpp
 void transpose_floats(const float* from, int64_t from_stride, int64_t rows, int64_t columns, float* to,
                       int64_t to_stride);  // attention_lanes.cpp
 
@@ -44,6 +46,7 @@ inline constexpr AttentionKernels kAttentionKernels = {
     lane_scores,
     lane_sums,
     lane_soft_max,
+    pack_queries,
     transpose_floats,
 };
 static_assert(static_cast<int>(DType::kQ8_0) == 9 && static_cast<int>(DType::kIQ4_NL) == 15,

@@ -21,29 +21,65 @@ inline const float* floats(const KvRows& rows, int64_t j) {
 /// Computes the scores of KV rows [j, j + kSteps) for kVectors vectors, starting at `lane`.
 struct Scores {
   using Args = LaneScores;
+  template <int kVectors>
+  static constexpr int kSteps = kTileSteps<kVectors> / 2;
+
+  template <int kVectors, int kSteps>
+  using Sums = F32[kSteps][kVectors];
+
+  /// Adds the products of element i to the sums.
+  template <int kVectors, int kSteps>
+  static void add(const float* const (&q)[kVectors], const float* const (&keys)[kSteps], int64_t i,
+                  Sums<kVectors, kSteps>& sums) {
+    F32 queries[kVectors];
+    SHOAL_UNROLL
+    for (int v = 0; v < kVectors; ++v) queries[v] = load<F32>(q[v] + i * kLanes);
+    SHOAL_UNROLL
+    for (int s = 0; s < kSteps; ++s) {
+      const F32 key = splat(keys[s][i]);
+      SHOAL_UNROLL
+      for (int v = 0; v < kVectors; ++v) sums[s][v] = multiply_add(queries[v], key, sums[s][v]);
+    }
+  }
+
+  /// Computes two of the four partial sums, and adds them.
+  template <int kVectors, int kSteps>
+  static void add_pair(const float* const (&q)[kVectors], const float* const (&keys)[kSteps], int64_t i, int64_t length,
+                       Sums<kVectors, kSteps>& sums) {
+    Sums<kVectors, kSteps> others = {};
+    SHOAL_UNROLL
+    for (int s = 0; s < kSteps; ++s) {
+      SHOAL_UNROLL
+      for (int v = 0; v < kVectors; ++v) sums[s][v] = F32{};
+    }
+    for (; i + 2 < length; i += 4) {
+      add<kVectors, kSteps>(q, keys, i, sums);
+      add<kVectors, kSteps>(q, keys, i + 2, others);
+    }
+    if (i < length) add<kVectors, kSteps>(q, keys, i, sums);
+    SHOAL_UNROLL
+    for (int s = 0; s < kSteps; ++s) {
+      SHOAL_UNROLL
+      for (int v = 0; v < kVectors; ++v) sums[s][v] += others[s][v];
+    }
+  }
+
   template <int kVectors, int kSteps>
   static void run(const LaneScores& args, int64_t lane, int64_t j) {
     const float* keys[kSteps];
     SHOAL_UNROLL
     for (int s = 0; s < kSteps; ++s) keys[s] = floats(args.keys, j + s);
-    const float* q = args.q + lane;
-    F32 sums[kSteps][kVectors] = {};
-    for (int64_t i = 0; i < args.keys.length; ++i, q += kAttentionRows) {
-      F32 queries[kVectors];
-      SHOAL_UNROLL
-      for (int v = 0; v < kVectors; ++v) queries[v] = load<F32>(q + v * kLanes);
-      SHOAL_UNROLL
-      for (int s = 0; s < kSteps; ++s) {
-        const F32 key = splat(keys[s][i]);
-        SHOAL_UNROLL
-        for (int v = 0; v < kVectors; ++v) sums[s][v] = multiply_add(queries[v], key, sums[s][v]);
-      }
-    }
+    const float* q[kVectors];
+    SHOAL_UNROLL
+    for (int v = 0; v < kVectors; ++v) q[v] = args.q + (lane + v * kLanes) * args.keys.length;
+    Sums<kVectors, kSteps> even, odd;
+    add_pair<kVectors, kSteps>(q, keys, 0, args.keys.length, even);
+    add_pair<kVectors, kSteps>(q, keys, 1, args.keys.length, odd);
     float* to = args.scores + j * kAttentionRows + lane;
     SHOAL_UNROLL
     for (int s = 0; s < kSteps; ++s) {
       SHOAL_UNROLL
-      for (int v = 0; v < kVectors; ++v) store(to + s * kAttentionRows + v * kLanes, sums[s][v]);
+      for (int v = 0; v < kVectors; ++v) store(to + s * kAttentionRows + v * kLanes, even[s][v] + odd[s][v]);
     }
   }
 };
@@ -52,6 +88,9 @@ struct Scores {
 template <bool kHidden>
 struct Sums {
   using Args = LaneSums;
+  template <int kVectors>
+  static constexpr int kSteps = kTileSteps<kVectors>;
+
   template <int kVectors, int kSteps>
   static void run(const LaneSums& args, int64_t lane, int64_t i) {
     float* sums_at = args.sums + i * kAttentionRows + lane;
@@ -89,7 +128,7 @@ struct Sums {
 
 template <class Product, int kVectors>
 inline void run_steps(const typename Product::Args& args, int64_t lane, int64_t steps) {
-  constexpr int kSteps = kTileSteps<kVectors>;
+  constexpr int kSteps = Product::template kSteps<kVectors>;
   int64_t i = 0;
   for (; i + kSteps <= steps; i += kSteps) Product::template run<kVectors, kSteps>(args, lane, i);
   for (; i + 2 <= steps; i += 2) Product::template run<kVectors, 2>(args, lane, i);
@@ -114,6 +153,12 @@ void lane_scores(const LaneScores& args) {
 void lane_sums(const LaneSums& args) {
   args.hidden ? run_lanes<Sums<true>, kTileVectors>(args, 0, args.values.length)
               : run_lanes<Sums<false>, kTileVectors>(args, 0, args.values.length);
+}
+
+void pack_queries(const float* from, int64_t from_stride, int64_t rows, int64_t columns, float* to) {
+  for (int64_t row = 0; row < rows; row += kLanes) {
+    transpose_floats(from + row * from_stride, from_stride, kLanes, columns, to + row * columns, kLanes);
+  }
 }
 
 void transpose_floats(const float* from, int64_t from_stride, int64_t rows, int64_t columns, float* to,

@@ -41,6 +41,31 @@ void one_row(const BlockSoftMax& args, int64_t row) {
   args.sum[row] = args.sum[row] * keep + sum_lanes(sum);
 }
 
+/// Returns the sums of the weights of one vector of lanes. The order of the additions is the order of one_row(): the
+/// weights of every kLanes-th KV row of the block are added first. `place` is the position of the first KV row in the
+/// block.
+inline F32 sum_of_weights(const float* weights, int64_t count, int64_t place) {
+  F32 sums[kLanes] = {};
+  for (int64_t j = -(place % kLanes); j < count; j += kLanes) {
+    const float* from = weights + j * kAttentionRows;
+    if (j >= 0 && j + kLanes <= count) {
+      SHOAL_UNROLL
+      for (int i = 0; i < kLanes; ++i) sums[i] += load<F32>(from + i * kAttentionRows);
+    } else {
+      SHOAL_UNROLL
+      for (int i = 0; i < kLanes; ++i) {
+        if (j + i >= 0 && j + i < count) sums[i] += load<F32>(from + i * kAttentionRows);
+      }
+    }
+  }
+  SHOAL_UNROLL
+  for (int n = kLanes / 2; n > 0; n /= 2) {
+    SHOAL_UNROLL
+    for (int i = 0; i < n; ++i) sums[i] += sums[i + n];
+  }
+  return sums[0];
+}
+
 /// Processes one vector of lanes, starting at `lane`.
 template <bool kHidden>
 void one_vector(const BlockSoftMax& args, int64_t lane) {
@@ -60,15 +85,14 @@ void one_vector(const BlockSoftMax& args, int64_t lane) {
     for (int64_t j = 0; j < args.count; ++j) top = larger(top, load<F32>(scores + j * kAttentionRows));
   }
   const F32 base = base_of(top), keep = exp_below(before - base);
-  F32 sum = {};
   for (int64_t j = 0; j < args.count; ++j) {
     const F32 score = load<F32>(scores + j * kAttentionRows);
     const F32 weight = exp_below(score - base);
-    sum += weight;
     store(scores + j * kAttentionRows, kHidden ? hide(weight, score) : weight);
   }
   store(args.top + lane, top);
   store(args.keep + lane, keep);
+  const F32 sum = sum_of_weights(scores, args.count, args.place);
   store(args.sum + lane, load<F32>(args.sum + lane) * keep + sum);
 }
 

@@ -1,13 +1,13 @@
-// The attention op. The parts of the node (devices/cpu/op_kernel.h) take tiles of (head, query) rows in rounds. Each
-// part takes one tile per round. In every second round, the parts take tiles in reverse order, because causal tiles
-// differ in length.
+// The attention op. The parts of the node (devices/cpu/op_kernel.h) share tiles of (head, query) rows.
 //
-// If there are too few tiles for all parts, the KV segments of a tile are divided among the parts. Each part stores
-// partial results in the workspace (prepare()). Then run() merges these results in the order of segments. A single part
-// also merges partial results in this order.
+// If a tile has a large share of the work, the parts divide its KV rows into spans. Each part stores the partial
+// results of its spans in the workspace (prepare()). Then run() merges these results. The division changes no bit of a
+// result.
 #include <algorithm>
 #include <limits>
 
+#include "devices/cpu/claims.h"
+#include "devices/cpu/ops/attention_partials.h"
 #include "devices/cpu/ops/attention_tile.h"
 #include "devices/cpu/ops/ops.h"
 #include "devices/cpu/ops/rows.h"
@@ -15,129 +15,163 @@
 namespace shoal::cpu {
 namespace {
 
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-bool splits_kv(const AttentionShape& shape, int64_t tiles, int parts) {
-  return shape.segments > 1 && tiles < 2 * parts;
-}
-
-/// The tiles of a node. The number of tiles depends on the sequences of the queries.
-struct Tiles {
-  explicit Tiles(const Tensor& node)
-      : shape(node), queries(node, shape), count(shape.z * shape.kv_heads * shape.head_tiles * queries.count()) {}
-  AttentionShape shape;
-  QueryTiles queries;
-  int64_t count;
-};
-
-/// Number of floats per part: the scratch of a Tile, and merged values for each row of the tile.
+/// Number of floats per part: the scratch of a Tile and of a PartialTree.
 int64_t part_floats(const AttentionShape& shape) {
-  return (static_cast<int64_t>(shape.scratch_floats()) + shape.tile_rows() * shape.e + 15) / 16 * 16;
-}
-/// Number of floats of a partial result in the workspace. A partial result consists of top, sum and values.
-int64_t partial_floats(const AttentionShape& shape) {
-  return shape.e + 2;
+  return padded(shape.scratch_floats() + PartialTree::floats(shape, shape.tile_rows()));
 }
 
-float* result_row(Tensor& node, const Tile& tile, int64_t row) {
-  return reinterpret_cast<float*>(row_at(node, {tile.head(row), tile.query(row), tile.batch()}));
+/// Whether the KV rows of a tile may be divided among `parts` parts. Tiles with the same queries have the same length.
+/// So if there are at least two of these tiles per part, no tile has a large share of the work.
+bool may_divide(const Tensor& node, const AttentionShape& shape, int parts) {
+  const bool has_sequences = source(node, AttentionSource::kTable) != nullptr;
+  const int64_t similar = shape.same_queries * (has_sequences ? 1 : shape.query_tiles);
+  return parts > 1 && shape.spans > 1 && similar < 2 * parts;
 }
 
-void run_whole_tiles(const TeamContext& ctx, Tensor& node, Tiles& tiles, float* scratch) {
-  const AttentionShape& shape = tiles.shape;
-  float* values = scratch + shape.scratch_floats();
-  for (int64_t round = 0; round * ctx.parts < tiles.count; ++round) {
-    const int64_t index = round * ctx.parts + (round % 2 ? ctx.parts - 1 - ctx.part : ctx.part);
-    if (index >= tiles.count) continue;
-    Tile tile(node, shape, tiles.queries, index, scratch);
-    Partial merged[kAttentionRows];
-    for (int64_t row = 0; row < tile.rows(); ++row) merged[row] = {kMinusInfinity, 0, values + row * shape.e};
-    const KvRange range = tile.range();
-    for (int64_t i = range.begin / shape.segment_rows; i * shape.segment_rows < range.end; ++i) {
-      tile.run_segment(i);
-      for (int64_t row = 0; row < tile.rows(); ++row) merge(merged[row], tile.partial(row), shape.e);
-    }
-    for (int64_t row = 0; row < tile.rows(); ++row) {
-      finish(node, merged[row], tile.head(row), result_row(node, tile, row));
-    }
-  }
+/// Maximum number of tiles whose KV rows are divided.
+int64_t max_divided(const AttentionShape& shape, int parts) {
+  return std::min<int64_t>(shape.same_queries * shape.t, 2 * parts - 1);
 }
 
-/// The KV segments that at least one query sees. The range is empty if the parts take whole tiles. Each (tile, segment)
-/// pair is one unit of work.
-struct Split {
-  int64_t first = 0, count = 0;  ///< number of the first segment; number of segments
-  float* partials = nullptr;     ///< top, sum and values at [tile][segment - first][row]
-  float* at(const AttentionShape& shape, int64_t tile, int64_t segment, int64_t row) const {
-    return partials + ((tile * count + segment - first) * shape.tile_rows() + row) * partial_floats(shape);
-  }
+struct Spans {
+  int64_t first = 0, count = 0;
 };
 
-/// First phase: processes the (tile, segment) pairs of this part.
-void run_segments(const TeamContext& ctx, const Tensor& node, Tiles& tiles, const Split& split, float* scratch) {
-  const AttentionShape& shape = tiles.shape;
-  for (int64_t item = ctx.part; item < tiles.count * split.count; item += ctx.parts) {
-    const int64_t index = item / split.count, segment = split.first + item % split.count;
-    Tile tile(node, shape, tiles.queries, index, scratch);
-    tile.run_segment(segment);
-    for (int64_t row = 0; row < tile.rows(); ++row) {
-      const Partial from = tile.partial(row);
-      float* to = split.at(shape, index, segment, row);
-      to[0] = from.top, to[1] = from.sum;
-      if (from.sum != 0) std::copy_n(from.values, shape.e, to + 2);
-    }
+/// The tiles in one call of a part. Their number and their lengths depend on the positions and sequences of queries.
+class Tiles {
+ public:
+  Tiles(const TeamContext& ctx, Tensor& node) : ctx_(ctx), node_(node), shape_(node), queries_(node, shape_) {
+    if (!may_divide(node, shape_, ctx.parts)) return;
+    int64_t all = 0;
+    for_queries([&](int64_t, int64_t, Spans spans) { all += spans.count; });
+    // At most 2 * parts - 1 tiles have more spans than this limit.
+    limit_ = std::max<int64_t>(all * (shape_.same_queries / shape_.z) / (2 * ctx.parts), 1);
   }
-}
 
-/// Second phase: merges the partial results of this part's tiles.
-void merge_segments(const TeamContext& ctx, Tensor& node, Tiles& tiles, const Split& split, float* scratch) {
-  const AttentionShape& shape = tiles.shape;
-  float* values = scratch + shape.scratch_floats();
-  for (int64_t index = ctx.part; index < tiles.count; index += ctx.parts) {
-    const Tile tile(node, shape, tiles.queries, index, scratch);
-    for (int64_t row = 0; row < tile.rows(); ++row) {
-      Partial merged{kMinusInfinity, 0, values};
-      for (int64_t segment = split.first; segment < split.first + split.count; ++segment) {
-        float* from = split.at(shape, index, segment, row);
-        merge(merged, {from[0], from[1], from + 2}, shape.e);
+  /// Computes the spans of this part. The parts divide the spans of all divided tiles.
+  void prepare() {
+    int64_t count = 0, before = 0;
+    for_divided([&](int64_t, int64_t, Spans spans) { count += spans.count; });
+    const auto [begin, end] = share(ctx_, count);
+    for_divided([&, begin = begin, end = end](int64_t place, int64_t index, Spans spans) {
+      const int64_t first = std::max(begin - before, int64_t{0}), last = std::min(end - before, spans.count);
+      before += spans.count;
+      if (first >= last) return;
+      Tile tile(node_, shape_, queries_, index, scratch());
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t segment = (spans.first + i) << shape_.span_level;
+        const PartialRows results = run_segments(tile, segment, segment + (int64_t{1} << shape_.span_level));
+        const PartialRows stored = results_of(place, i);
+        for (int64_t row = 0; row < tile.rows(); ++row) stored.clear(row), stored.merge(row, results[row]);
       }
-      finish(node, merged, tile.head(row), result_row(node, tile, row));
+    });
+  }
+
+  /// Merges the results of divided tiles. The parts divide the rows of these tiles.
+  void merge_spans() {
+    int64_t item = 0;
+    for_divided([&](int64_t place, int64_t index, Spans spans) {
+      const Tile tile(node_, shape_, queries_, index, scratch());
+      for (int64_t row = 0; row < tile.rows(); ++row) {
+        if (item++ % ctx_.parts != ctx_.part) continue;
+        PartialTree tree(shape_, 1, shape_.span_level, tree_scratch());
+        for (int64_t i = 0; i < spans.count; ++i) {
+          tree.add(spans.first + i, [&](int64_t) { return results_of(place, i)[row]; });
+        }
+        finish_row(tile, row, tree.finish()[0]);
+      }
+    });
+  }
+
+  /// Computes the other tiles.
+  void run_whole() {
+    for_shared(ctx_, shape_.same_queries * queries_.count(), [&](int64_t index) {
+      Tile tile(node_, shape_, queries_, index, scratch());
+      if (spans_of(tile.range()).count > limit_) return;
+      const PartialRows results = run_segments(tile, 0, shape_.segments);
+      for (int64_t row = 0; row < tile.rows(); ++row) finish_row(tile, row, results[row]);
+    });
+  }
+
+ private:
+  Spans spans_of(KvRange range) const {
+    if (range.begin >= range.end) return {};
+    const int64_t rows = shape_.span_rows(), first = range.begin / rows;
+    return {first, (range.end + rows - 1) / rows - first};
+  }
+
+  /// Calls f(batch, index of the queries, spans).
+  template <class F>
+  void for_queries(F&& f) {
+    for (int64_t batch = 0; batch < shape_.z; ++batch) {
+      for (int64_t i = 0; i < queries_.count(); ++i) {
+        const QueryTiles::Queries queries = queries_.find(i);
+        KvRange range;
+        for (int64_t query = queries.first; query < queries.first + queries.count; ++query) {
+          range = unite(range, visible(node_, shape_, query, batch));
+        }
+        f(batch, i, spans_of(range));
+      }
     }
   }
-}
 
-float* scratch_of(const TeamContext& ctx, const AttentionShape& shape) {
-  return reinterpret_cast<float*>(ctx.workspace) + ctx.part * part_floats(shape);
-}
+  /// Calls f(place, index of the tile, spans) for each divided tile. `place` counts the divided tiles.
+  template <class F>
+  void for_divided(F&& f) {
+    if (limit_ == kNoLimit) return;
+    const int64_t same = shape_.same_queries / shape_.z;
+    int64_t place = 0;
+    for_queries([&](int64_t batch, int64_t i, Spans spans) {
+      if (spans.count <= limit_) return;
+      for (int64_t n = batch * same; n < (batch + 1) * same; ++n) f(place++, n * queries_.count() + i, spans);
+    });
+  }
 
-/// Returns an empty range of segments if the parts take whole tiles. Each run computes the range again, because the KV
-/// rows that queries see may change.
-Split split_of(const TeamContext& ctx, const Tensor& node, const Tiles& tiles) {
-  const AttentionShape& shape = tiles.shape;
-  if (!splits_kv(shape, tiles.count, ctx.parts)) return {};
-  const KvRange range = visible(node, shape);
-  const int64_t first = range.begin / shape.segment_rows;
-  const int64_t end = (range.end + shape.segment_rows - 1) / shape.segment_rows;
-  if (end - first < 2) return {};
-  return {first, end - first, reinterpret_cast<float*>(ctx.workspace) + ctx.parts * part_floats(shape)};
-}
+  /// Returns the merged results of segments [begin, end) for the rows of a tile.
+  PartialRows run_segments(Tile& tile, int64_t begin, int64_t end) const {
+    PartialTree tree(shape_, tile.rows(), 0, tree_scratch());
+    const KvRange range = tile.range();
+    for (int64_t i = std::max(begin, range.begin / kSegmentRows); i < end && i * kSegmentRows < range.end; ++i) {
+      tile.run_segment(i);
+      tree.add(i, [&](int64_t row) { return tile.partial(row); });
+    }
+    return tree.finish();
+  }
+
+  void finish_row(const Tile& tile, int64_t row, const Partial& result) const {
+    std::byte* to = row_at(node_, {tile.head(row), tile.query(row), tile.batch()});
+    finish(node_, result, tile.head(row), reinterpret_cast<float*>(to));
+  }
+
+  float* workspace(int64_t floats) const { return reinterpret_cast<float*>(ctx_.workspace) + floats; }
+  float* scratch() const { return workspace(ctx_.part * part_floats(shape_)); }
+  float* tree_scratch() const { return scratch() + shape_.scratch_floats(); }
+  /// The results of a span, counted from the tile's first span.
+  PartialRows results_of(int64_t place, int64_t span) const {
+    const int64_t before = (place * shape_.spans + span) * shape_.tile_rows() * PartialRows::floats(shape_.e);
+    return {workspace(ctx_.parts * part_floats(shape_) + before), shape_.e};
+  }
+
+  static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  const TeamContext& ctx_;
+  Tensor& node_;
+  const AttentionShape shape_;
+  QueryTiles queries_;
+  int64_t limit_ = kNoLimit;  ///< tiles with more spans are divided
+};
 
 void prepare(const TeamContext& ctx, Tensor& node) {
-  Tiles tiles(node);
-  run_segments(ctx, node, tiles, split_of(ctx, node, tiles), scratch_of(ctx, tiles.shape));
+  Tiles(ctx, node).prepare();
 }
 
 bool prepares(const Tensor& node, int parts) {
-  const AttentionShape shape(node);
-  return splits_kv(shape, shape.min_tiles, parts);
+  return may_divide(node, AttentionShape(node), parts);
 }
 
 void run(const TeamContext& ctx, Tensor& node) {
-  Tiles tiles(node);
-  const Split split = split_of(ctx, node, tiles);
-  float* scratch = scratch_of(ctx, tiles.shape);
-  if (split.count == 0) return run_whole_tiles(ctx, node, tiles, scratch);
-  merge_segments(ctx, node, tiles, split, scratch);
+  Tiles tiles(ctx, node);
+  tiles.merge_spans();
+  tiles.run_whole();
 }
 
 bool supports(const Tensor& node) {
@@ -159,9 +193,8 @@ bool supports(const Tensor& node) {
 size_t workspace(const Tensor& node, int parts) {
   const AttentionShape shape(node);
   int64_t floats = parts * part_floats(shape);
-  if (splits_kv(shape, shape.min_tiles, parts)) {
-    const int64_t tiles = std::min<int64_t>(shape.max_tiles, 2 * parts - 1);
-    floats += tiles * shape.segments * shape.tile_rows() * partial_floats(shape);
+  if (may_divide(node, shape, parts)) {
+    floats += max_divided(shape, parts) * shape.spans * shape.tile_rows() * PartialRows::floats(shape.e);
   }
   return floats * sizeof(float);
 }

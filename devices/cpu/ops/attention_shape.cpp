@@ -1,23 +1,23 @@
 #include "devices/cpu/ops/attention_shape.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <limits>
+#include <bit>
 
 namespace shoal::cpu {
 namespace {
 
 constexpr int64_t kMaxLanes = 16;  ///< maximum number of f32 lanes of any instruction set
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 int64_t blocks(int64_t length, int64_t block) {
   return (length + block - 1) / block;
 }
 
-KvRange unite(KvRange a, KvRange b) {
-  if (b.begin >= b.end) return a;
-  return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
+/// Minimum number of rows for the lanes form. This form reads KV rows of f32, which is worthwhile if many rows use
+/// them. In the rows form, each row reads blocks of coded integers anew. The queries of long heads fill the caches, so
+/// the lanes form is slower.
+int64_t lane_rows_of(DType keys, int64_t d) {
+  if (traits(keys).is_quantized) return keys == DType::kQ8_0 ? 16 : 8;
+  return d <= 256 ? 16 : kAttentionRows + 1;
 }
 
 }  // namespace
@@ -43,10 +43,12 @@ AttentionShape::AttentionShape(const Tensor& node) {
   tile_heads = std::clamp<int64_t>(group, 1, kAttentionRows);
   tile_queries = std::clamp<int64_t>(kAttentionRows / tile_heads, 1, std::max<int64_t>(t, 1));
   head_tiles = blocks(group, tile_heads);
-  min_tiles = z * kv_heads * head_tiles * blocks(t, tile_queries);
-  max_tiles = table == nullptr ? min_tiles : z * kv_heads * head_tiles * t;
-  segment_rows = std::max(kSegmentRows, blocks(blocks(s, kMaxSegments), kAttentionBlock) * kAttentionBlock);
-  segments = blocks(s, segment_rows);
+  query_tiles = blocks(t, tile_queries);
+  same_queries = z * kv_heads * head_tiles;
+  lane_rows = lane_rows_of(k.dtype, d);
+  segments = blocks(s, kSegmentRows);
+  span_level = std::bit_width(static_cast<uint64_t>(std::max<int64_t>(blocks(segments, kMaxSpans), 1) - 1));
+  spans = blocks(s, span_rows());
 }
 
 size_t AttentionShape::scratch_floats() const {
@@ -72,7 +74,7 @@ QueryTiles::Queries QueryTiles::run_at(int64_t first) const {
   } else {
     while (end < t_ && sequence_of(node_, end) == sequence_of(node_, first)) ++end;
   }
-  return {first, end - first, end - first};
+  return {first, end - first};
 }
 
 QueryTiles::Queries QueryTiles::find(int64_t index) {
@@ -81,7 +83,7 @@ QueryTiles::Queries QueryTiles::find(int64_t index) {
     run_ = run_at(run_.first + run_.count);
   }
   const int64_t begin = (index - index_of_run_) * tile_queries_;
-  return {run_.first + begin, std::min(tile_queries_, run_.count - begin), run_.run};
+  return {run_.first + begin, std::min(tile_queries_, run_.count - begin)};
 }
 
 int64_t sequence_of(const Tensor& node, int64_t query) {
@@ -106,50 +108,10 @@ KvRange visible(const Tensor& node, const AttentionShape& shape, int64_t query, 
   return range;
 }
 
-KvRange visible(const Tensor& node, const AttentionShape& shape) {
-  KvRange all{shape.s, 0};
-  for (int64_t batch = 0; batch < node.shape[3]; ++batch) {
-    for (int64_t query = 0; query < node.shape[2]; ++query) all = unite(all, visible(node, shape, query, batch));
-  }
-  return all;
-}
-
-void merge(Partial& into, const Partial& from, int64_t e) {
-  if (from.sum == 0) return;
-  if (into.sum == 0) {
-    into.top = from.top, into.sum = from.sum;
-    std::memcpy(into.values, from.values, e * sizeof(float));
-    return;
-  }
-  const float top = std::max(into.top, from.top);
-  const float keep = std::exp(into.top - top), take = std::exp(from.top - top);
-  into.top = top;
-  into.sum = into.sum * keep + from.sum * take;
-#pragma omp simd
-  for (int64_t i = 0; i < e; ++i) into.values[i] = into.values[i] * keep + from.values[i] * take;
-}
-
-void finish(const Tensor& node, const Partial& partial, int64_t head, float* to) {
-  const int64_t e = source(node, AttentionSource::kV)->shape[0];
-  const Tensor* sinks = source(node, AttentionSource::kSinks);
-  const float sink =
-      sinks == nullptr ? kMinusInfinity : *reinterpret_cast<const float*>(sinks->data + head * sinks->strides[0]);
-  const bool has_lse = node.shape[0] > e;
-  if (partial.sum == 0) {
-    std::memset(to, 0, e * sizeof(float));
-    if (has_lse) to[e] = sink;
-    return;
-  }
-  float keep = 1, sum = partial.sum, top = partial.top;
-  if (sinks != nullptr) {
-    top = std::max(top, sink);
-    keep = std::exp(partial.top - top);
-    sum = sum * keep + std::exp(sink - top);
-  }
-  if (has_lse) to[e] = top + std::log(sum);
-  const float factor = keep / sum;
-#pragma omp simd
-  for (int64_t i = 0; i < e; ++i) to[i] = partial.values[i] * factor;
+KvRange unite(KvRange a, KvRange b) {
+  if (a.begin >= a.end) return b;
+  if (b.begin >= b.end) return a;
+  return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
 }
 
 }  // namespace shoal::cpu

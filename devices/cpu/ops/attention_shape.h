@@ -1,11 +1,8 @@
-// Describes the work of an attention node: its tiles, the KV rows that its queries see, and the partial results that
-// are merged.
+// Describes the work of an attention node: its tiles, and the KV rows that its queries see.
 //
-// KV rows are cut into segments at fixed positions. For each row of a tile, a segment produces a Partial: the largest
-// score m, the sum l of exp(score - m), and the sum of the values weighted by exp(score - m). Partials are merged in
-// the order of segments. So the result has the same bits whether one thread or several threads process the segments.
-// Example: one segment has the scores 1 and 3, so m = 3 and l = e^-2 + 1. The next segment has the score 2, so m = 2
-// and l = 1. The merged result has m = 3 and l = e^-2 + 1 + e^-1.
+// KV rows are cut into segments at fixed positions. Partial results of segments are merged in a fixed order
+// (attention_partials.h). If a few tiles are long, several threads process spans of one tile. A span is a fixed number
+// of segments, from an aligned position on. No result depends on the number of spans or tiles.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +13,8 @@
 
 namespace shoal::cpu {
 
-inline constexpr int64_t kLaneQueries = 8;    ///< minimum number of queries for the lanes form (kernels/attention.h)
-inline constexpr int64_t kSegmentRows = 512;  ///< minimum number of KV rows per segment; segments are longer if there
-                                              ///< would otherwise be more than kMaxSegments segments
-inline constexpr int64_t kMaxSegments = 32;
+inline constexpr int64_t kSegmentRows = 512;  ///< number of KV rows per segment
+inline constexpr int64_t kMaxSpans = 32;      ///< maximum number of spans per tile
 
 /// Returns `floats` rounded up to a multiple of kMaxLanes. The result fills whole vectors of any instruction set and
 /// whole cache lines.
@@ -34,12 +29,16 @@ struct AttentionShape {
   int64_t kv_heads, group;  ///< number of KV heads; number of query heads per KV head
   int64_t tile_heads, tile_queries;  ///< maximum number of heads and of queries per tile
   int64_t head_tiles;                ///< number of tiles along the heads of one KV head
-  int64_t min_tiles, max_tiles;      ///< number of tiles in the whole node, for one sequence and for t sequences
-  int64_t segment_rows, segments;
+  int64_t query_tiles;               ///< number of tiles along the queries if all queries have the same sequence
+  int64_t same_queries;              ///< number of tiles with the same queries, in all batches
+  int64_t lane_rows;                 ///< minimum number of rows for tiles of the lanes form (kernels/attention.h)
+  int64_t segments;
+  int64_t span_level, spans;  ///< a span consists of 2^span_level segments
   /// Maximum number of rows in a tile of this node.
   int64_t tile_rows() const { return tile_heads * tile_queries; }
   /// Whether a tile may have the lanes form.
-  bool lanes() const { return t >= kLaneQueries; }
+  bool lanes() const { return tile_rows() >= lane_rows; }
+  int64_t span_rows() const { return kSegmentRows << span_level; }
   /// Number of scratch floats that a Tile needs.
   size_t scratch_floats() const;
 };
@@ -52,7 +51,6 @@ class QueryTiles {
   int64_t count() const { return count_; }
   struct Queries {
     int64_t first = 0, count = 0;
-    int64_t run = 0;  ///< number of consecutive queries with the same sequence, including queries of other tiles
   };
   /// Returns the queries of a tile. If the indices of successive calls ascend, the calls read each sequence once.
   Queries find(int64_t index);
@@ -72,20 +70,8 @@ struct KvRange {
 };
 /// Returns the KV rows that a query may see. No other KV row changes the result of this query.
 KvRange visible(const Tensor& node, const AttentionShape& shape, int64_t query, int64_t batch);
-/// Returns the smallest range that contains all KV rows that at least one query of the node may see.
-KvRange visible(const Tensor& node, const AttentionShape& shape);
-
-/// The running soft-max of one row. `values` points to AttentionShape::e weighted sums.
-struct Partial {
-  float top = 0;            ///< -infinity if every score so far is -infinity or NaN
-  float sum = 0;            ///< 0 before the first visible score; later at least 1, or NaN if a score was NaN
-  float* values = nullptr;  ///< uninitialised while `sum` is 0
-};
-/// Merges `from` into `into`.
-void merge(Partial& into, const Partial& from, int64_t e);
-/// Writes values / sum to the result row. The sum includes the head's sink. If no score was visible, the row is zeros.
-/// Also writes lse (the log-sum-exp) if the node has this result.
-void finish(const Tensor& node, const Partial& partial, int64_t head, float* to);
+/// Returns the smallest range that contains both ranges. Empty ranges contain nothing.
+KvRange unite(KvRange a, KvRange b);
 
 /// The sources of a node. source() returns nullptr if the node has no such source.
 enum class AttentionSource { kQ, kK, kV, kPositions, kMask, kSinks, kTable, kSequences };

@@ -48,7 +48,7 @@ Tile::Tile(const Tensor& node, const AttentionShape& shape, QueryTiles& queries,
   heads_ = std::min(shape.tile_heads, shape.group - in_group);
   const QueryTiles::Queries own = queries.find(query_tile);
   first_query_ = own.first, queries_ = own.count;
-  lanes_ = own.run >= kLaneQueries;
+  lanes_ = rows() >= shape.lane_rows;
   place(scratch);
   range_ = {shape.s, 0}, common_ = {0, shape.s};
   for (int64_t row = 0; row < rows(); ++row) {
@@ -89,7 +89,7 @@ void Tile::load_queries() {
   }
   if (!lanes_) return;
   std::fill(q_rows_ + rows() * stride, q_rows_ + lanes * stride, 0.0f);
-  kernels().attention.transpose(q_rows_, stride, lanes, shape_.d, q_lanes_, kAttentionRows);
+  kernels().attention.pack_queries(q_rows_, stride, lanes, shape_.d, q_lanes_);
 }
 
 void Tile::run_segment(int64_t segment) {
@@ -99,8 +99,8 @@ void Tile::run_segment(int64_t segment) {
   std::fill_n(sum_, kAttentionRows, 0.0f);
   lanes_ ? std::fill_n(sum_lanes_, shape_.e * kAttentionRows, 0.0f)
          : std::fill_n(sum_rows_, rows() * padded(shape_.e), 0.0f);
-  const int64_t begin = segment * shape_.segment_rows;
-  const int64_t end = std::min(begin + shape_.segment_rows, range_.end);
+  const int64_t begin = segment * kSegmentRows;
+  const int64_t end = std::min(begin + kSegmentRows, range_.end);
   const bool masked = source(node_, AttentionSource::kMask) != nullptr;
   for (int64_t at = begin; at < end; at += kAttentionBlock) {
     Block block{at, std::max(at, range_.begin), std::min(at + kAttentionBlock, range_.end), masked};
@@ -222,7 +222,7 @@ void Tile::run_lanes(const Block& block) {
   for (int64_t row = 0; row < rows(); ++row) add_mask(row, block, scores_ + row, kAttentionRows);
   hide_missing(block, scores_, 1, kAttentionRows);
   see(block, block.first);
-  kernel.lane_soft_max({scores_, block.count(), rows(), block.hidden, first_, last_, top_, sum_, keep_});
+  kernel.lane_soft_max({scores_, block.count(), rows(), block.hidden, first_, last_, top_, sum_, keep_, block.place()});
   const bool shared = has_values_in_keys(node_);
   const Read values = shared ? keys : read(v, true, v_);
   for (int64_t i = 0; i < piece_count_; ++i) {

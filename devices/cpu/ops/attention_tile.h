@@ -1,14 +1,14 @@
 // A tile of attention consists of up to kAttentionRows rows that share one KV head. Each row is a (head, query) pair.
 // The tile processes the KV rows in blocks and updates the soft-max after each block (Milakov and Gimelshein 2018,
-// arXiv:1805.02867). Tiles have two forms (devices/cpu/kernels/attention.h). Only the number of consecutive queries of
-// the sequence determines the form, so all devices use the same form.
+// arXiv:1805.02867). Tiles have two forms (devices/cpu/kernels/attention.h), which give the same bits. The number of
+// rows of the tile determines the form.
 //
 // A block can contain rows of several pages. The kernels then read the block piece by piece. A piece is a range of rows
 // with a constant stride. Rows of a page that does not exist are hidden (kernels/attention.h).
 #pragma once
 
 #include "devices/cpu/kernels/kernels.h"
-#include "devices/cpu/ops/attention_shape.h"
+#include "devices/cpu/ops/attention_partials.h"
 
 namespace shoal::cpu {
 
