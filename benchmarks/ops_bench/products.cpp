@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include "benchmarks/ops_bench/subject.h"
-#include "devices/cpu/ops/mul_mat_product.h"
 #include "graph/ops/ops.h"
 
 namespace shoal::bench {
 namespace {
 
-constexpr int64_t kColumns[] = {1, 4, 8, 32, 512};
+constexpr int64_t kColumns[] = {1, 2, 4, 8, 16, 32, 64, 128, 512};
 
 struct Size {
   int64_t k, m;
@@ -21,7 +20,7 @@ struct Experts {
 };
 /// Sizes of the experts of gpt-oss. Each row consists of 90 blocks of 32 elements.
 constexpr Experts kGptOss{2880, 2880, 32, 4};
-constexpr int64_t kExpertTokens[] = {1, 32, 512};
+constexpr int64_t kExpertTokens[] = {1, 8, 32, 512};
 
 /// A product with quantised weights may round the columns to 8 bits. The relative error of each element is then
 /// 1/254/sqrt(3).
@@ -30,17 +29,16 @@ double tolerance(DType weights) {
   return weights == DType::kF32 ? 1e-10 : 1e-5;
 }
 
-/// The arithmetic that CPU devices use for a product. With many columns, they multiply f16 and bf16 weights as
-/// fixed-point numbers.
-Arithmetic arithmetic_of(DType weights, int64_t columns) {
+/// The arithmetic that CPU devices use for a product. They multiply f16 and bf16 weights as fixed-point numbers.
+Arithmetic arithmetic_of(DType weights) {
   if (traits(weights).is_quantized) return Arithmetic::kInt8;
-  return weights != DType::kF32 && columns >= cpu::kPanelColumns ? Arithmetic::kInt16 : Arithmetic::kF32;
+  return weights == DType::kF32 ? Arithmetic::kF32 : Arithmetic::kInt16;
 }
 
-Cost product_cost(DType dtype, int64_t columns, double ops) {
+Cost product_cost(DType dtype, double ops) {
   Cost cost;
   cost.ops = ops;
-  cost.arithmetic = arithmetic_of(dtype, columns);
+  cost.arithmetic = arithmetic_of(dtype);
   cost.tolerance = tolerance(dtype);
   return cost;
 }
@@ -63,7 +61,7 @@ Cost build_mul_mat(Subject& s, DType dtype, Size size, int64_t columns) {
     a = &s.leaf(dtype, {k, m, 1, 1}, Role::kWeight, s.target().weights);
     s.node(mul_mat(s.graph(), a->tensor, b.tensor));
   }
-  Cost cost = product_cost(dtype, columns, 2.0 * static_cast<double>(k * m * columns));
+  Cost cost = product_cost(dtype, 2.0 * static_cast<double>(k * m * columns));
   cost.bytes = weight_bytes + 4.0 * static_cast<double>((k + m) * columns);
   for (int64_t i = 0; i < 128; ++i) {
     const int64_t row = i * (m - 1) / 127, column = i * (columns - 1) / 127;
@@ -86,7 +84,7 @@ Cost build_mul_mat_id(Subject& s, DType dtype, const Experts& e, int64_t tokens)
       s.node(mul_mat_id(s.graph(), a->tensor, x.tensor, s.ints(ids, {e.used, tokens, 1, 1})));
     }
   }
-  Cost cost = product_cost(dtype, pairs, 2.0 * static_cast<double>(e.k * e.m * pairs));
+  Cost cost = product_cost(dtype, 2.0 * static_cast<double>(e.k * e.m * pairs));
   cost.bytes = all_bytes * static_cast<double>(touched) / static_cast<double>(e.count) +
                4.0 * static_cast<double>(e.k * tokens + e.m * pairs);
   for (int64_t i = 0; i < 128; ++i) {

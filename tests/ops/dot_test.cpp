@@ -22,7 +22,7 @@ using test::random_floats;
 
 /// Columns that are converted to one of the formats of `Columns`, and the values that the converted columns represent.
 struct SeenColumns {
-  SeenColumns(const Kernels& kernels, Columns kind, bool fine, const std::vector<float>& floats, int64_t k) {
+  SeenColumns(const Kernels& kernels, Columns kind, const std::vector<float>& floats, int64_t k) {
     const ColumnKernels& columns = kernels.columns[static_cast<size_t>(kind)];
     const size_t bytes = columns.bytes(k);
     const auto count = static_cast<int64_t>(floats.size()) / k;
@@ -31,12 +31,13 @@ struct SeenColumns {
       std::byte* column = storage.data() + j * bytes;
       columns.convert(floats.data() + j * k, column, k);
       pointers.push_back(column);
-      const auto outliers = kind == Columns::kWords ? test::word_outliers(column, k) : std::vector<float>(k);
-      for (int64_t i = 0; i < k; ++i) seen.push_back(element(column, kind, fine, k, i) + outliers[i]);
+      const auto listed = kind == Columns::kWords ? test::word_outliers(column, k) : std::vector<float>(k);
+      outliers.insert(outliers.end(), listed.begin(), listed.end());
+      for (int64_t i = 0; i < k; ++i) seen.push_back(element(column, kind, k, i));
     }
   }
 
-  static double element(const std::byte* column, Columns kind, bool fine, int64_t k, int64_t i) {
+  static double element(const std::byte* column, Columns kind, int64_t k, int64_t i) {
     const auto at = [&]<class T>(T, size_t offset) {
       T value;
       std::memcpy(&value, column + offset, sizeof value);
@@ -46,7 +47,7 @@ struct SeenColumns {
       case Columns::kFloats:
         return at(float{}, i * 4);
       case Columns::kBytes:
-        return (at(int8_t{}, i) + (fine ? at(int8_t{}, k + i) / 256 : 0)) * at(float{}, 2 * k + i / 32 * 4);
+        return at(int8_t{}, i) * at(float{}, k + i / 32 * 4);
       default:
         return at(int16_t{}, 2 * i) * at(float{}, (k + 31) / 32 * 64 + i / 32 * 4);
     }
@@ -54,11 +55,24 @@ struct SeenColumns {
 
   std::vector<std::byte> storage;
   std::vector<const std::byte*> pointers;
-  std::vector<double> seen;
+  std::vector<double> seen, outliers;  ///< the values of converted elements, and of outliers
 };
 
-/// Rows of weights with gaps between the rows, packed copies of these rows, and converted columns for dots and for
-/// panels.
+/// Returns the values of the words of a row. The words are the multiples of a power of two that are nearest to the
+/// elements. With this power of two, the largest of 32 magnitudes has 13 bits.
+std::vector<double> words_of(const std::vector<float>& row) {
+  std::vector<double> words;
+  for (size_t begin = 0; begin < row.size(); begin += 32) {
+    const size_t end = std::min(begin + 32, row.size());
+    float most = 0;
+    for (size_t i = begin; i < end; ++i) most = std::max(most, std::fabs(row[i]));
+    const double unit = most == 0 ? 1 : std::ldexp(1.0, std::ilogb(most) - 12);
+    for (size_t i = begin; i < end; ++i) words.push_back(std::nearbyint(row[i] / unit) * unit);
+  }
+  return words;
+}
+
+/// Rows of weights with gaps between the rows, packed copies of these rows, and converted columns.
 struct Problem {
   Problem(const Kernels& kernels, DType dtype, int64_t rows, int64_t k, int64_t columns)
       : Problem(kernels, dtype, k, random_floats(rows * k, 1), random_floats(columns * k, 2)) {}
@@ -72,8 +86,7 @@ struct Problem {
         columns(static_cast<int64_t>(floats.size()) / k),
         stride(bytes_for(dtype, k) + 8),
         a(stride * rows + 16),
-        for_dots(kernels, weights.dot_columns, true, floats, k),
-        for_panels(kernels, weights.panels.columns, false, floats, k),
+        b(kernels, weights.columns, floats, k),
         packed(weights.packed.pack == nullptr
                    ? 0
                    : weights.packed.bytes(k) * ((rows + kernels.panel_rows - 1) / kernels.panel_rows)) {
@@ -85,6 +98,12 @@ struct Problem {
       std::memcpy(a.data() + i * stride, converted.data(), bytes_for(dtype, k));
       traits(dtype).to_f32(converted.data(), row.data(), k);
       exact_a.insert(exact_a.end(), row.begin(), row.end());
+      const std::vector<double> words = weights.columns == Columns::kWords ? words_of(row) : std::vector<double>{};
+      if (words.empty()) {
+        seen_a.insert(seen_a.end(), row.begin(), row.end());
+      } else {
+        seen_a.insert(seen_a.end(), words.begin(), words.end());
+      }
     }
     for (int64_t i = 0; weights.packed.pack != nullptr && i < rows; i += kernels.panel_rows) {
       weights.packed.pack(a.data() + i * stride, stride, std::min(kernels.panel_rows, rows - i), k, group(i));
@@ -93,26 +112,21 @@ struct Problem {
 
   std::byte* group(int64_t row) { return packed.data() + row / kernels.panel_rows * weights.packed.bytes(k); }
 
-  /// Compares the results `c` with the exact products of the rows and the columns `b`. The results are stored column
-  /// after column. `b` contains the values that converted columns represent. `step` is the largest rounding error of a
-  /// weight, relative to the largest of the 32 weights in its group.
-  void expect_products(const std::vector<float>& c, const std::vector<double>& b, double step = 0) const {
+  /// Compares the results `c` with the exact products of the converted rows and columns. Outliers are multiplied by the
+  /// rows before the conversion. The results are stored column after column.
+  void expect_products(const std::vector<float>& c) const {
     for (int64_t j = 0; j < columns; ++j) {
       for (int64_t i = 0; i < rows; ++i) {
-        double sum = 0, magnitude = 0, rounding = 0;
-        for (int64_t begin = 0; begin < k; begin += 32) {
-          double most = 0, all = 0;
-          for (int64_t e = begin; e < std::min(begin + 32, k); ++e) {
-            sum += exact_a[i * k + e] * b[j * k + e];
-            magnitude += std::fabs(exact_a[i * k + e] * b[j * k + e]);
-            most = std::max(most, std::fabs(exact_a[i * k + e]));
-            all += std::fabs(b[j * k + e]);
-          }
-          rounding += most * step * all;
+        double sum = 0, magnitude = 0;
+        for (int64_t e = 0; e < k; ++e) {
+          const double product = seen_a[i * k + e] * b.seen[j * k + e];
+          const double outlier = exact_a[i * k + e] * b.outliers[j * k + e];
+          sum += product + outlier;
+          magnitude += std::fabs(product) + std::fabs(outlier);
         }
         // For types with minima, kernels add terms that cancel each other. These terms are larger than the products, so
         // the tolerance includes the rounding errors of the terms.
-        ASSERT_NEAR(c[j * rows + i], sum, 4e-6 * magnitude + rounding + 1e-30) << "row " << i << ", column " << j;
+        ASSERT_NEAR(c[j * rows + i], sum, 4e-6 * magnitude + 1e-30) << "row " << i << ", column " << j;
       }
     }
   }
@@ -122,8 +136,8 @@ struct Problem {
   int64_t rows, k, columns;
   size_t stride;
   std::vector<std::byte> a;
-  std::vector<double> exact_a;
-  SeenColumns for_dots, for_panels;
+  std::vector<double> exact_a, seen_a;  ///< the values of the weights, and the values that kernels multiply
+  SeenColumns b;
   AlignedBytes packed;
 };
 
@@ -158,21 +172,30 @@ class Dot : public testing::TestWithParam<Case> {
 
   bool is_packable() const { return weights().packed.pack != nullptr; }
 
-  /// Relative rounding error of weights in panels of 16-bit words. The error is 0 for other panels.
-  double step() const { return weights().panels.columns == Columns::kWords ? 1.0 / 16382 * 1.0001 : 0; }
-
   static std::vector<float> dot(const Problem& p) {
     std::vector<float> c(p.rows * p.columns, NAN);
     auto c_pointers = pointers(c, p.rows, p.columns);
-    p.weights.dot({p.a.data(), p.stride, p.rows, p.k, p.for_dots.pointers.data(), c_pointers.data(), p.columns});
+    p.weights.dot({p.a.data(), p.stride, p.rows, p.k, p.b.pointers.data(), c_pointers.data(), p.columns});
+    return c;
+  }
+
+  /// Multiplies packed groups that are panels.
+  static std::vector<float> packed_panels(Problem& p) {
+    std::vector<float> c(p.rows * p.columns, NAN);
+    auto c_pointers = pointers(c, p.rows, p.columns);
+    for (int64_t begin = 0; begin < p.k; begin += kFloatBlock) {
+      p.weights.panels.multiply({p.group(0) + begin * p.kernels.panel_rows * static_cast<int64_t>(sizeof(float)),
+                                 p.weights.packed.bytes(p.k), p.rows, begin, std::min(kFloatBlock, p.k - begin), p.k,
+                                 p.b.pointers.data(), c_pointers.data(), p.columns, 0, begin > 0});
+    }
     return c;
   }
 
   static std::vector<float> packed_dot(Problem& p) {
     std::vector<float> c(p.rows * p.columns, NAN);
     auto c_pointers = pointers(c, p.rows, p.columns);
-    p.weights.packed.dot({p.group(0), p.weights.packed.bytes(p.k), p.rows, p.k, p.for_dots.pointers.data(),
-                          c_pointers.data(), p.columns});
+    p.weights.packed.dot(
+        {p.group(0), p.weights.packed.bytes(p.k), p.rows, p.k, p.b.pointers.data(), c_pointers.data(), p.columns});
     return c;
   }
 
@@ -195,10 +218,10 @@ class Dot : public testing::TestWithParam<Case> {
                            std::min(panel_rows, p.rows - row), k, panel);
         }
       }
-      panels.multiply({memory.data(), stride, p.rows, begin, k, p.k, p.for_panels.pointers.data(), c_pointers.data(),
-                       p.columns, 0, begin > 0});
+      panels.multiply({memory.data(), stride, p.rows, begin, k, p.k, p.b.pointers.data(), c_pointers.data(), p.columns,
+                       0, begin > 0});
     }
-    const auto b = p.for_panels.pointers.data();
+    const auto b = p.b.pointers.data();
     if (panels.add_outliers != nullptr && from_packed) {
       panels.add_packed_outliers(
           {p.group(0), p.weights.packed.bytes(p.k), p.rows, p.k, b, c_pointers.data(), p.columns});
@@ -209,27 +232,31 @@ class Dot : public testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(Dot, DotsMatchDoublePrecisionSums) {
+TEST_P(Dot, AllFormsHaveTheBitsOfPanels) {
   for (const int64_t k : lengths()) {
-    for (const int64_t rows : {1, 3, 6}) {
-      for (const int64_t columns : {1, 2, 3}) {
-        const Problem p(kernels(), GetParam().dtype, rows, k, columns);
-        p.expect_products(dot(p), p.for_dots.seen);
+    for (const int64_t rows : {1, 3, 16, 37}) {
+      for (const int64_t columns : {1, 2, 3, 4, 5, 7, 8, 9, 15}) {
+        Problem p(kernels(), GetParam().dtype, rows, k, columns);
+        const std::vector<float> expected = panels(p, kFloatBlock);
+        if (weights().dot != nullptr) {
+          ASSERT_EQ(dot(p), expected) << k << ", " << rows << ", " << columns;
+        }
+        if (weights().packed.dot != nullptr) {
+          ASSERT_EQ(packed_dot(p), expected) << k << ", " << rows << ", " << columns;
+        }
+        if (!weights().panels.is_packed) continue;
+        ASSERT_EQ(packed_panels(p), expected) << k << ", " << rows << ", " << columns;
       }
     }
   }
 }
 
-TEST_P(Dot, PackedDotsMatchDoublePrecisionSums) {
-  if (!is_packable()) GTEST_SKIP();
-  for (const int64_t k : lengths()) {
-    for (const int64_t rows : {1, 16, 21}) {
-      for (const int64_t columns : {1, 2, 3}) {
-        Problem p(kernels(), GetParam().dtype, rows, k, columns);
-        p.expect_products(packed_dot(p), p.for_dots.seen);
-      }
-    }
-  }
+/// Only the blocks of f32 products depend on the length of panels.
+TEST_P(Dot, LengthOfPanelsDoesNotAffectIntegerProducts) {
+  if (weights().columns == Columns::kFloats) GTEST_SKIP();
+  Problem p(kernels(), GetParam().dtype, 21, lengths().back(), 9);
+  const std::vector<float> expected = panels(p, 2048);
+  for (const int64_t step : {256, 512}) ASSERT_EQ(panels(p, step), expected) << step;
 }
 
 TEST_P(Dot, DotsOfPanelsMatchDoublePrecisionSums) {
@@ -237,8 +264,8 @@ TEST_P(Dot, DotsOfPanelsMatchDoublePrecisionSums) {
     for (const int64_t rows : {1, 16, 37}) {
       for (const int64_t columns : {1, 8, 15}) {
         Problem p(kernels(), GetParam().dtype, rows, k, columns);
-        p.expect_products(panels(p, 1024), p.for_panels.seen, step());
-        p.expect_products(panels(p, kPanelStep), p.for_panels.seen, step());
+        p.expect_products(panels(p, 1024));
+        p.expect_products(panels(p, kPanelStep));
         if (!is_packable()) continue;
         ASSERT_EQ(panels(p, kPanelStep, true), panels(p, kPanelStep)) << "of packed rows";
       }
@@ -266,7 +293,7 @@ TEST_P(Dot, OutlierChannelsDoNotDegradeOtherChannels) {
         exact.push_back(std::inner_product(row, row + kElements, columns.begin() + j * kElements, 0.0));
       }
     }
-    for (const auto& c : {dot(p), packed_dot(p), panels(p, kPanelStep), panels(p, kPanelStep, true)}) {
+    for (const auto& c : {panels(p, kPanelStep), panels(p, kPanelStep, true)}) {
       EXPECT_TRUE(test::close_to({c.begin(), c.end()}, exact, {1e-6})) << "factor " << factor;
     }
   }
@@ -290,11 +317,11 @@ TEST_P(Dot, LargestIntegersDoNotOverflow) {
   }
   for (int64_t i = 0; i < k; ++i) columns.push_back(i % 16 == 0 ? -1.0f : 1.0f);
   Problem p(kernels(), GetParam().dtype, k, rows, columns);
-  p.expect_products(dot(p), p.for_dots.seen);
-  p.expect_products(panels(p, k), p.for_panels.seen, step());
+  if (weights().dot != nullptr) p.expect_products(dot(p));
+  p.expect_products(panels(p, k));
   if (!is_packable()) return;
-  p.expect_products(packed_dot(p), p.for_dots.seen);
-  p.expect_products(panels(p, k, true), p.for_panels.seen, step());
+  if (weights().packed.dot != nullptr) p.expect_products(packed_dot(p));
+  p.expect_products(panels(p, k, true));
 }
 
 TEST_P(Dot, UnpackingRestoresRowsExactly) {
@@ -316,18 +343,12 @@ TEST_P(Dot, UnpackingRestoresRowsExactly) {
 
 TEST_P(Dot, ElementsHaveTheSameBitsInEveryTile) {
   Problem all(kernels(), GetParam().dtype, 37, lengths().back(), 15);
-  const std::vector<float> dots = dot(all), products = panels(all, kPanelStep);
-  const std::vector<float> packed_dots = is_packable() ? packed_dot(all) : dots;
+  const std::vector<float> products = panels(all, kPanelStep);
   Problem one(kernels(), GetParam().dtype, 1, all.k, 1);
   for (int64_t row = 0; row < all.rows; ++row) {
     std::memcpy(one.a.data(), all.a.data() + row * all.stride, one.stride);
-    if (is_packable()) weights().packed.pack(one.a.data(), one.stride, 1, one.k, one.group(0));
     for (int64_t column = 0; column < all.columns; ++column) {
-      one.for_dots.pointers = {all.for_dots.pointers[column]};
-      one.for_panels.pointers = {all.for_panels.pointers[column]};
-      ASSERT_EQ(dot(one)[0], dots[column * all.rows + row]) << row << ", " << column;
-      const float of_packed = is_packable() ? packed_dot(one)[0] : dots[column * all.rows + row];
-      ASSERT_EQ(of_packed, packed_dots[column * all.rows + row]) << row << ", " << column;
+      one.b.pointers = {all.b.pointers[column]};
       ASSERT_EQ(panels(one, kPanelStep)[0], products[column * all.rows + row]) << row << ", " << column;
     }
   }
@@ -362,14 +383,17 @@ TEST(DotTable, EveryFloatAndQuantisedTypeHasKernels) {
     for (int i = 0; i < kDTypeCount; ++i) {
       const DTypeTraits& type = traits(static_cast<DType>(i));
       const WeightKernels& weights = kernels_of(level).weights[i];
-      EXPECT_EQ(weights.dot != nullptr, type.is_float || type.is_quantized) << type.name;
-      if (weights.dot == nullptr) continue;
-      EXPECT_EQ(weights.dot_columns, type.is_quantized ? Columns::kBytes : Columns::kFloats) << type.name;
-      const bool all = weights.packed.pack != nullptr;
-      EXPECT_TRUE(all || type.is_coded) << type.name;
-      EXPECT_EQ(weights.packed.dot != nullptr, all) << type.name;
-      EXPECT_EQ(weights.panels.from_packed != nullptr, all) << type.name;
-      EXPECT_NE(weights.panels.multiply, nullptr) << type.name;
+      EXPECT_EQ(weights.panels.multiply != nullptr, type.is_float || type.is_quantized) << type.name;
+      if (weights.panels.multiply == nullptr) continue;
+      const bool is_packable = weights.packed.pack != nullptr, is_f32 = i == static_cast<int>(DType::kF32);
+      EXPECT_TRUE(is_packable || type.is_coded) << type.name;
+      EXPECT_EQ(weights.columns, type.is_quantized ? Columns::kBytes
+                                 : is_f32          ? Columns::kFloats
+                                                   : Columns::kWords)
+          << type.name;
+      EXPECT_EQ(weights.panels.is_packed, is_f32) << type.name;
+      EXPECT_EQ(weights.packed.dot != nullptr, is_packable && !is_f32) << type.name;
+      EXPECT_EQ(weights.panels.from_packed != nullptr, is_packable) << type.name;
     }
   }
 }

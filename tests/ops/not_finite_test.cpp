@@ -76,15 +76,16 @@ class NotFinite : public testing::TestWithParam<Case> {
     return a;
   }
 
-  Bytes converted(Columns kind, const Values& b) const {
-    const ColumnKernels& columns = kernels().columns[static_cast<size_t>(kind)];
+  Bytes converted(const Values& b) const {
+    const ColumnKernels& columns = kernels().columns[static_cast<size_t>(weights().columns)];
     Bytes result(columns.bytes(k()) * kColumns);
     for (int64_t j = 0; j < kColumns; ++j)
       columns.convert(b.data() + j * k(), result.data() + j * columns.bytes(k()), k());
     return result;
   }
 
-  /// The products [column][row] of each of the four kernels: dots, packed dots, panels and packed panels.
+  /// The products [column][row] of each of the four kernels: dots, packed dots, panels and packed panels. If a kernel
+  /// does not exist, its products are the products of panels.
   std::vector<Values> products(const Bytes& a, const Values& b) const {
     const int64_t panel_rows = kernels().panel_rows, groups = (kRows + panel_rows - 1) / panel_rows;
     const PackedKernels& packed = weights().packed;
@@ -104,10 +105,13 @@ class NotFinite : public testing::TestWithParam<Case> {
       for (int64_t j = 0; j < kColumns; ++j) result.push_back(columns.data() + j * (columns.size() / kColumns));
       return result;
     };
-    const Bytes for_dots = converted(weights().dot_columns, b), for_panels = converted(weights().panels.columns, b);
-    weights().dot({a.data(), stride(), kRows, k(), pointers(for_dots).data(), c[0].data(), kColumns});
-    if (is_packable)
-      packed.dot({group.data(), packed.bytes(k()), kRows, k(), pointers(for_dots).data(), c[1].data(), kColumns});
+    const Bytes columns = converted(b);
+    if (weights().dot != nullptr) {
+      weights().dot({a.data(), stride(), kRows, k(), pointers(columns).data(), c[0].data(), kColumns});
+    }
+    if (packed.dot != nullptr) {
+      packed.dot({group.data(), packed.bytes(k()), kRows, k(), pointers(columns).data(), c[1].data(), kColumns});
+    }
     const PanelKernels& panels = weights().panels;
     for (const bool from_packed : {false, true}) {
       if (from_packed && !is_packable) break;
@@ -121,23 +125,23 @@ class NotFinite : public testing::TestWithParam<Case> {
                            k(), to);
         }
       }
-      panels.multiply({panel.data(), panels.bytes(k()), kRows, 0, k(), k(), pointers(for_panels).data(),
+      panels.multiply({panel.data(), panels.bytes(k()), kRows, 0, k(), k(), pointers(columns).data(),
                        c[from_packed ? 3 : 2].data(), kColumns});
       if (panels.add_outliers == nullptr) continue;
       if (from_packed) {
         panels.add_packed_outliers(
-            {group.data(), packed.bytes(k()), kRows, k(), pointers(for_panels).data(), c[3].data(), kColumns});
+            {group.data(), packed.bytes(k()), kRows, k(), pointers(columns).data(), c[3].data(), kColumns});
       } else {
-        panels.add_outliers({a.data(), stride(), kRows, k(), pointers(for_panels).data(), c[2].data(), kColumns});
+        panels.add_outliers({a.data(), stride(), kRows, k(), pointers(columns).data(), c[2].data(), kColumns});
       }
     }
-    if (!is_packable) results[1] = results[0], results[3] = results[2];
+    if (weights().dot == nullptr) results[0] = results[2];
+    if (packed.dot == nullptr) results[1] = results[2];
+    if (!is_packable) results[3] = results[2];
     return results;
   }
 
-  bool is_integer(size_t form) const {
-    return (form < 2 ? weights().dot_columns : weights().panels.columns) != Columns::kFloats;
-  }
+  bool is_integer() const { return weights().columns != Columns::kFloats; }
 
   static constexpr const char* kForms[] = {"dot", "packed dot", "panels", "packed panels"};
 };
@@ -155,7 +159,7 @@ TEST_P(NotFinite, ActivationsAffectOnlyTheirColumn) {
         for (int64_t i = 0; i < kRows * kColumns; ++i) {
           const float expected = clean[form][i], result = got[form][i];
           const bool good = i / kRows != kOddColumn ? result == expected
-                            : is_integer(form)      ? std::isnan(result)
+                            : is_integer()          ? std::isnan(result)
                                                     : !std::isfinite(result);
           ASSERT_TRUE(good) << kForms[form] << ": " << odd << " in element " << at << ": row " << i % kRows
                             << ", column " << i / kRows << ": " << result << ", " << expected << " without it";

@@ -8,16 +8,14 @@
 #include "devices/cpu/kernels/coded_vbmi.h"
 
 #include "devices/cpu/kernels/column.h"
-#include "devices/cpu/kernels/dot_tiles.h"
 #include "devices/cpu/kernels/packed_blocks.h"
+#include "devices/cpu/kernels/packed_groups.h"
 #include "devices/cpu/kernels/panel_layout.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
 static_assert(kLanes == 16 && kWeightBias == 128);
-
-constexpr size_t kAhead = 8192;  // prefetch distance in bytes, as in packed_dot.cpp
 
 /// kPlanes planes of kCount bytes each.
 template <int kPlanes, int kCount>
@@ -291,73 +289,56 @@ void put_in_order(const int8_t* from, int8_t (&to)[32]) {
   _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm256_permutexvar_epi8(order, bytes));
 }
 
-/// Multiplies weights by the 16-bit elements of a column. `group` is the number of the scale that the weights share.
-/// Each lane of the result is 256 times the sum of products of one row.
+/// Multiplies the weights of group `group` by the elements of a column. Each lane of the result is the sum of products
+/// of one row. `values` contains the elements in the order of the planes.
 template <class Format>
-I32 products(const Bytes (&weights)[8], const int8_t (&values)[32], const int8_t (&fine)[32], const Column& b,
-             int64_t part, int group) {
+I32 products(const Bytes (&weights)[8], const int8_t (&values)[32], const Column& b, int64_t part, int group) {
   constexpr int kQuads = 8 / Format::kGroups;
-  I32 coarse = {};
-  I32 all = splat(-kWeightBias * (Format::kGroups == 2 ? b.half_totals[2 * part + group] : b.totals[part]));
+  I32 sum = splat(Format::kGroups == 2 ? b.half_starts[2 * part + group] : b.starts[part]);
   SHOAL_UNROLL
   for (int i = group * kQuads; i < (group + 1) * kQuads; ++i) {
-    coarse = quad_dot(coarse, weights[i], splat_quad(values + 4 * i));
-    all = quad_dot(all, weights[i], splat_quad(fine + 4 * i));
+    sum = quad_dot(sum, weights[i], splat_quad(values + 4 * i));
   }
-  return (coarse << 8) + all;
+  return sum;
 }
 
-template <class Format, int C>
-void dot_group(const DotArgs& args, const std::byte* unit, int64_t row, int64_t column) {
-  constexpr int kGroups = Format::kGroups;
-  using Layout = PackedLayout<Format>;
-  Column b[C];
-  for (int c = 0; c < C; ++c) b[c] = column_at(args.b[column + c], args.k);
-  F32 sums[C] = {};
-  for (int64_t first = 0; first < args.k / 32; first += 8, unit += Layout::kBytes) {
-    const CodedReader<Format> reader(unit);
-    SHOAL_NO_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      constexpr size_t kLines = (Layout::kBytes + 511) / 512;
-      prefetch(unit + static_cast<size_t>(i) * kLines * 64, kLines * 64, kAhead);
-      const int64_t part = first + i;
-      Bytes weights[8];
-      F32 scales[kGroups];
-      reader.planes(i, weights);
-      reader.scales(i, scales);
-      SHOAL_UNROLL
-      for (int c = 0; c < C; ++c) {
-        alignas(32) int8_t values[32], fine[32];
-        put_in_order<Format>(b[c].values + 32 * part, values);
-        put_in_order<Format>(b[c].fine + 32 * part, fine);
-        F32 scaled = to_float(products<Format>(weights, values, fine, b[c], part, 0)) * scales[0];
-        if constexpr (kGroups == 2) {
-          scaled = multiply_add(to_float(products<Format>(weights, values, fine, b[c], part, 1)), scales[1], scaled);
+template <class Format>
+struct Coded {
+  template <int C>
+  static void run(const DotArgs& args, const std::byte* unit, int64_t column, F32 (&sums)[C]) {
+    constexpr int kGroups = Format::kGroups;
+    using Layout = PackedLayout<Format>;
+    Column b[C];
+    for (int c = 0; c < C; ++c) b[c] = column_at(args.b[column + c], args.k);
+    for (int64_t first = 0; first < args.k / 32; first += 8, unit += Layout::kBytes) {
+      const CodedReader<Format> reader(unit);
+      SHOAL_NO_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        constexpr size_t kLines = (Layout::kBytes + 511) / 512;
+        prefetch(unit + static_cast<size_t>(i) * kLines * 64, kLines * 64, kAhead);
+        const int64_t part = first + i;
+        Bytes weights[8];
+        F32 scales[kGroups];
+        reader.planes(i, weights);
+        reader.scales(i, scales);
+        SHOAL_UNROLL
+        for (int c = 0; c < C; ++c) {
+          alignas(32) int8_t values[32];
+          put_in_order<Format>(b[c].values + 32 * part, values);
+          SHOAL_UNROLL
+          for (int g = 0; g < kGroups; ++g) {
+            const F32 scaled = to_float(products<Format>(weights, values, b[c], part, g)) * scales[g];
+            sums[c] = multiply_add(scaled, splat(b[c].scales[part]), sums[c]);
+          }
         }
-        sums[c] = multiply_add(scaled, splat(b[c].scales[part]), sums[c]);
       }
     }
   }
-  const int64_t rows = args.rows - row;
-  for (int c = 0; c < C; ++c) {
-    const F32 result = sums[c] * splat(1.0f / 256.0f);
-    float* to = args.c[column + c] + args.c_row + row;
-    if (rows >= kLanes) {
-      store(to, result);
-    } else {
-      store_first(to, result, rows);
-    }
-  }
-}
+};
 
 template <class Format>
 void dot_packed(const DotArgs& args) {
-  const std::byte* group = args.a;
-  for (int64_t row = 0; row < args.rows; row += kLanes, group += args.a_stride) {
-    int64_t column = 0;
-    for (; column + 2 <= args.columns; column += 2) dot_group<Format, 2>(args, group, row, column);
-    if (column < args.columns) dot_group<Format, 1>(args, group, row, column);
-  }
+  dot_groups<Coded<Format>>(args);
 }
 
 /// Returns elements 4 * quad to 4 * quad + 3 of all rows, one row per lane.
@@ -396,7 +377,7 @@ void to_panel(const std::byte* group, int64_t k_begin, int64_t k, std::byte* pan
 
 template <class Format>
 constexpr CodedPacked coded_packed(DType dtype) {
-  return {dtype, {packed_bytes<Format>, pack<Format>, unpack<Format>, dot_packed<Format>}, to_panel<Format>};
+  return {dtype, {packed_bytes<Format>, pack<Format>, unpack<Format>, dot_packed<Format>, 4}, to_panel<Format>};
 }
 
 }  // namespace

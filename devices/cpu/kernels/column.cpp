@@ -23,7 +23,7 @@ float largest_of(F32 (&x)[kVectors]) {
 /// Lane 0 of the result is the sum of the first 16 of 32 bytes. Lane 1 is the sum of the last 16 bytes. Lanes 2 and 3
 /// repeat lanes 0 and 1.
 Vec<int32_t, 4> halves_of(I8x32 bytes) {
-  const I32x8 quads = small_quad_dot(I32x8{}, I8x32{} + 1, bytes);
+  const I32x8 quads = small_quad_dot(I8x32{} + 1, bytes);
   const auto pairs =
       __builtin_shufflevector(quads, quads, 0, 4, 1, 5) + __builtin_shufflevector(quads, quads, 2, 6, 3, 7);
   return pairs + __builtin_shufflevector(pairs, pairs, 2, 3, 0, 1);
@@ -35,37 +35,22 @@ void quantize_part(const float* from, int64_t part, const NewColumn& to) {
   const float largest = largest_of(x);
   const float scale = largest < kTiny ? 0.0f : largest * (1.0f / 127.0f);
   const float inverse = largest >= kTiny ? 127.0f / largest : 0.0f;  // 0 if `largest` is NaN; the scale is then NaN
-  I32 whole[kVectors], rest[kVectors];
+  I32 whole[kVectors];
   SHOAL_UNROLL
-  for (int i = 0; i < kVectors; ++i) {
-    const F32 scaled = x[i] * splat(inverse);
-    const F32 shifted = scaled + splat(kRound);
-    whole[i] = bits_as<I32>(shifted) - bits_as<I32>(splat(kRound));
-    rest[i] = rounded((scaled - (shifted - splat(kRound))) * splat(256.0f));
-    // Without this limit, the fine bytes would range from -128 to 128. quad_dot does not accept -128.
-    const I32 most = splat(int32_t{127});
-    rest[i] = rest[i] > most ? most : (rest[i] < -most ? -most : rest[i]);
-  }
-  const I8x32 values = bytes_of(whole), fine = bytes_of(rest);
+  for (int i = 0; i < kVectors; ++i) whole[i] = rounded(x[i] * splat(inverse));
+  const I8x32 values = bytes_of(whole);
   store(to.values + 32 * part, values);
-  store(to.fine + 32 * part, fine);
 
   using Two = Vec<int32_t, 4>;
-  const Two sums = halves_of(values), totals = (sums << 8) + halves_of(fine), starts = sums * -kStartUnit;
-  const float fine_scale = scale * (1.0f / 256.0f);
+  const Two sums = halves_of(values), starts = sums * -kStartUnit;
   const Vec<float, 4> half_sums = __builtin_convertvector(sums, Vec<float, 4>) * scale;
-  const Vec<float, 4> fine_half_sums = __builtin_convertvector(totals, Vec<float, 4>) * fine_scale;
   // Only lanes 0 and 1 are copied.
   __builtin_memcpy(to.half_sums + 2 * part, &half_sums, 8);
-  __builtin_memcpy(to.fine_half_sums + 2 * part, &fine_half_sums, 8);
   __builtin_memcpy(to.half_starts + 2 * part, &starts, 8);
-  __builtin_memcpy(to.half_totals + 2 * part, &totals, 8);
-  const int32_t sum = sums[0] + sums[1], total = totals[0] + totals[1];
+  const int32_t sum = sums[0] + sums[1];
   to.scales[part] = scale;
   to.sums[part] = scale * static_cast<float>(sum);
-  to.fine_sums[part] = fine_scale * static_cast<float>(total);
   to.starts[part] = -kStartUnit * sum;
-  to.totals[part] = total;
 }
 
 /// Whether at most kMostOutliers of 32 elements reach the magnitude `largest` / kOutlierRatio.
@@ -110,9 +95,9 @@ size_t rounded_up(int64_t bytes) {
 }  // namespace
 
 size_t column_bytes(int64_t k) {
-  // A column contains two bytes per element, five 4-byte numbers per 32 elements and four 4-byte numbers per 16
+  // A column contains one byte per element, three 4-byte numbers per 32 elements and two 4-byte numbers per 16
   // elements.
-  return rounded_up(2 * k + k / 32 * 13 * 4);
+  return rounded_up(k + k / 32 * 7 * 4);
 }
 
 void quantize(const float* x, std::byte* column, int64_t k) {

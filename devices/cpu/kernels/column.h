@@ -1,16 +1,13 @@
 // Columns in the layout that kernels read; see Columns in kernels.h.
 //
-// In a column of bytes, 32 consecutive elements share one f32 scale. Each element is stored as two signed bytes:
+// In a column of bytes, 32 consecutive elements share one f32 scale. Each element is stored as a signed byte:
 //
-//   x[i] ~ (values[i] + fine[i] / 256) * scales[i / 32]
+//   x[i] ~ values[i] * scales[i / 32]
 //
-// Panel kernels use only the first byte (8 bits). Dot kernels use both bytes (16 bits). In a dot kernel, the second
-// byte costs no extra time, because memory bandwidth is the limit. The column also stores precomputed numbers for every
-// 32 elements and for every 16 elements:
+// The column also stores precomputed numbers for every 32 elements and for every 16 elements:
 //
-// - The sums of the elements, in 8-bit and in 16-bit precision. Addends of weights are multiplied by these sums.
-// - The initial value of a panel's integer sums, which is -kStartUnit times the sum of the values (see quad_dot.h).
-// - The sum of (256 * values[i] + fine[i]).
+// - The sums of the elements. Addends of weights are multiplied by these sums.
+// - The initial value of integer sums, which is -kStartUnit times the sum of the values (see quad_dot.h).
 //
 // In a column of words, x[i] ~ values[i] * scales[i / 32] with |values[i]| <= kWord. Zeros pad the column to a multiple
 // of 32. An outlier would reduce the precision of the other 31 elements. So the word of an outlier is zero, and a list
@@ -32,11 +29,11 @@ namespace shoal::cpu::SHOAL_ISA {
 /// Pointers to the arrays of a column. In memory, the arrays follow each other in this order.
 template <class Byte, class Float, class Int>
 struct ColumnOf {
-  Byte *values, *fine;
-  Float *scales, *sums, *fine_sums;   ///< one per 32 elements
-  Float *half_sums, *fine_half_sums;  ///< one per 16 elements
-  Int *starts, *totals;               ///< one per 32 elements
-  Int *half_starts, *half_totals;     ///< one per 16 elements
+  Byte* values;
+  Float *scales, *sums;  ///< one per 32 elements
+  Float* half_sums;      ///< one per 16 elements
+  Int* starts;           ///< one per 32 elements
+  Int* half_starts;      ///< one per 16 elements
 };
 using Column = ColumnOf<const int8_t, const float, const int32_t>;
 using NewColumn = ColumnOf<int8_t, float, int32_t>;
@@ -44,10 +41,9 @@ using NewColumn = ColumnOf<int8_t, float, int32_t>;
 inline NewColumn new_column_at(std::byte* at, int64_t k) {
   const int64_t n = k / 32;
   auto* values = reinterpret_cast<int8_t*>(at);
-  auto* floats = reinterpret_cast<float*>(at + 2 * k);
-  auto* integers = reinterpret_cast<int32_t*>(floats + 7 * n);
-  return {values,         values + k, floats,       floats + n,       floats + 2 * n,  floats + 3 * n,
-          floats + 5 * n, integers,   integers + n, integers + 2 * n, integers + 4 * n};
+  auto* floats = reinterpret_cast<float*>(at + k);
+  auto* integers = reinterpret_cast<int32_t*>(floats + 4 * n);
+  return {values, floats, floats + n, floats + 2 * n, integers, integers + n};
 }
 
 /// Returns pointers to the data of a column from element k_begin on. k_begin is a multiple of 32. The whole column at
@@ -55,9 +51,8 @@ inline NewColumn new_column_at(std::byte* at, int64_t k) {
 inline Column column_at(const std::byte* at, int64_t k_total, int64_t k_begin = 0) {
   const NewColumn c = new_column_at(const_cast<std::byte*>(at), k_total);
   const int64_t part = k_begin / 32, half = k_begin / 16;
-  return {c.values + k_begin, c.fine + k_begin,     c.scales + part,         c.sums + part,
-          c.fine_sums + part, c.half_sums + half,   c.fine_half_sums + half, c.starts + part,
-          c.totals + part,    c.half_starts + half, c.half_totals + half};
+  return {c.values + k_begin, c.scales + part, c.sums + part,
+          c.half_sums + half, c.starts + part, c.half_starts + half};
 }
 
 size_t column_bytes(int64_t k);

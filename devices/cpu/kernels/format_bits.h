@@ -20,20 +20,10 @@ struct BlockScalesAndAdds {
   float add[kCount];
 };
 
-/// `first` contains elements 0..15 of two 32-element blocks. `second` contains elements 16..31 of these blocks.
-struct Halves {
-  I8x32 first, second;
-};
-
 /// Returns the bytes of a, followed by the bytes of b.
 inline U8x32 join(U8x16 a, U8x16 b) {
   return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22,
                                  23, 24, 25, 26, 27, 28, 29, 30, 31);
-}
-
-inline Halves join_halves(const int8_t* a, const int8_t* b) {
-  return {bits_as<I8x32>(join(load<U8x16>(a), load<U8x16>(b))),
-          bits_as<I8x32>(join(load<U8x16>(a + 16), load<U8x16>(b + 16)))};
 }
 
 /// Byte i of the result is (bytes[i] >> shift) & mask. A negative shift shifts left. The mask must remove the bits that
@@ -52,11 +42,6 @@ inline I8x32 nibbles(const uint8_t* from) {
   const U8x16 bytes = load<U8x16>(from);
   return bits_as<I8x32>(join(bytes & 15, bytes >> 4));
 }
-inline Halves nibble_halves(const uint8_t* a, const uint8_t* b) {
-  const U8x32 bytes = join(load<U8x16>(a), load<U8x16>(b));
-  return {bit_field(bytes, 0, 15), bit_field(bytes, 4, 15)};
-}
-
 /// Moves bit i of `bits` to bit 4 of byte i.
 inline I8x32 fifth_bits(uint32_t bits) {
   const Vec<uint32_t, 8> copies = bits - Vec<uint32_t, 8>{};
@@ -67,11 +52,6 @@ inline I8x32 fifth_bits(uint32_t bits) {
   const U8x32 bit = bits_as<U8x32>(every);
   return bits_as<I8x32>((own & bit) == bit) & 16;
 }
-inline Halves fifth_bit_halves(const uint8_t* a, const uint8_t* b) {
-  const uint32_t of_a = load<uint32_t>(a), of_b = load<uint32_t>(b);
-  return {fifth_bits((of_a & 0xffffu) | of_b << 16), fifth_bits(of_a >> 16 | (of_b & 0xffff0000u))};
-}
-
 /// Converts the scale of a block to a float. A 16-bit scale is an f16. A one-byte scale stores `power`, and the scale
 /// is 2^(power - 128).
 inline float scale_to_float(uint16_t half) {

@@ -4,10 +4,8 @@
 //   element = (raw - kOffset) * scale + add
 //
 // raw(block, part) returns 32 bytes. If kOffset is kSigned, the bytes are signed and have no offset. Otherwise each
-// byte is an unsigned number of kBits bits (at most 6). halves() returns the raw bytes of two 32-element blocks at
-// once. Some formats with larger blocks also have halves(), which returns the raw bytes of two neighbouring parts of a
-// block. scales(block) returns an array. The scale of a group is at [part * kGroups + group]. graph/quants/blocks.h
-// describes the layouts.
+// byte is an unsigned number of kBits bits (at most 6). scales(block) returns an array. The scale of a group is at
+// [part * kGroups + group]. graph/quants/blocks.h describes the layouts.
 #pragma once
 
 #include "devices/cpu/kernels/formats_32.h"

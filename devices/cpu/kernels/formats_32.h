@@ -45,19 +45,6 @@ struct Of32 {
       return nibbles(block.nibbles);
     }
   }
-  static Halves halves(const Block& a, const Block& b) {
-    if constexpr (B::kBits == 8) {
-      return join_halves(a.values, b.values);
-    } else if constexpr (B::kBits == 5) {
-      const Halves low = nibble_halves(a.nibbles, b.nibbles), high = fifth_bit_halves(a.high_bits, b.high_bits);
-      return {low.first | high.first, low.second | high.second};
-    } else if constexpr (quants::kHasLevels<B>) {
-      const Halves codes = nibble_halves(a.nibbles, b.nibbles);
-      return {raw_levels<B>(codes.first), raw_levels<B>(codes.second)};
-    } else {
-      return nibble_halves(a.nibbles, b.nibbles);
-    }
-  }
 };
 
 #define SHOAL_QUANTIZED_32(id, ...) using id = Of32<quants::Block##id>;

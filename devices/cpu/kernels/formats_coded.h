@@ -96,7 +96,9 @@ inline I8x32 join_entries(const uint32_t* grid, const uint32_t (&at)[8]) {
 /// sign_word() returns the signs of 32 codes. entries_of() returns the codebook entries of these codes. Both functions
 /// are for the IQ2 and IQ3 types with codebooks. codes.inc describes these codes in groups of eight.
 template <class B>
-requires requires(const B& block) { block.signs; }
+requires requires(const B& block) {
+  block.signs;
+}
 inline uint32_t sign_word(const B& block, int part) {
   return load<uint32_t>(block.signs + 4 * part);
 }

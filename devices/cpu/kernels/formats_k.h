@@ -119,11 +119,6 @@ struct IQ4_XS {
     return s;
   }
   static I8x32 raw(const Block& block, int part) { return raw_levels<Block>(nibbles(block.nibbles + 16 * part)); }
-  /// Returns the raw bytes of this part and of the next part.
-  static Halves halves(const Block& block, int part) {
-    const Halves codes = nibble_halves(block.nibbles + 16 * part, block.nibbles + 16 * part + 16);
-    return {raw_levels<Block>(codes.first), raw_levels<Block>(codes.second)};
-  }
 };
 
 }  // namespace shoal::cpu::SHOAL_ISA

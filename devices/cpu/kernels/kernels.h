@@ -3,12 +3,16 @@
 // may call kernels. This header and its includes contain no inline functions. Files compiled for different instruction
 // sets include this header, and the linker would keep an arbitrary copy of an inline function.
 //
-// Matrix products of the weights `a` and the columns `b` have two forms. `dot` is for few columns. It reads rows of `a`
-// once in their stored type, and memory bandwidth limits its speed. A *panel* is for many columns. `panel_rows` rows of
-// `a` are interleaved and decoded once, and then multiplied by all columns. Both `dot` and panels accept rows of `a` in
-// the tensor's layout, or *packed* rows. In a packed group, `panel_rows` rows are interleaved but not decoded. Weights
-// that were repacked at load have packed rows (packed_layout.h). In every form, the operations on an element of the
-// result, and their order, do not depend on the other rows and columns of the call. Different forms round differently.
+// Matrix products of the weights `a` and the columns `b` have two forms with the same bits. `packed.dot` is for a few
+// columns. It reads packed groups once, and memory bandwidth limits its speed. A *panel* is for more columns, and for
+// rows that are not packed. `panel_rows` rows of `a` are interleaved and decoded once, and then multiplied by all
+// columns. Panels are made from rows in the tensor's layout or from *packed* groups. In a packed group, `panel_rows`
+// rows are interleaved but not decoded. Weights that were repacked at load have packed rows (packed_layout.h).
+//
+// The operations on an element of the result, and their order, depend only on the row, the column and the dtype. For
+// f32 weights, the products of kFloatBlock elements are added one after another, and the sums of these blocks are added
+// in order. For other weights, the integer products of 32 elements (or of 16 elements, if 16 elements share a scale)
+// are summed exactly. The scaled sums are added one after another. Products of outliers are added last.
 //
 // There are three kinds of columns (activations); see Columns.
 #pragma once
@@ -24,7 +28,7 @@
 
 namespace shoal::cpu {
 
-/// c[j][c_row + i] = row i of `a` times column j, over k elements. Packed rows `a` must be 64-byte aligned.
+/// c[j][c_row + i] = row i of `a` times column j, over k elements. Packed groups must be 64-byte aligned.
 struct DotArgs {
   const std::byte* a = nullptr;
   size_t a_stride = 0;  ///< bytes between rows, or between packed groups
@@ -37,7 +41,9 @@ struct DotArgs {
 };
 
 /// c[j][c_row + i] = row i of the panels times column j, over elements [k_begin, k_begin + k) of the columns. With
-/// `add`, the product is added to c.
+/// `add`, c contains the product of earlier elements. Columns of f32: k_begin is a multiple of kFloatBlock and k is at
+/// most kFloatBlock, or the sums have other blocks. For other columns, k_begin and k do not affect the bits of the
+/// result.
 struct PanelArgs {
   const std::byte* panel = nullptr;  ///< 64-byte aligned
   size_t panel_stride = 0;           ///< bytes between panels, used if rows > panel_rows
@@ -49,18 +55,20 @@ struct PanelArgs {
   float* const* c = nullptr;
   int64_t columns = 0;
   int64_t c_row = 0;
-  bool add = false;  ///< if true, the product is added to c; otherwise, the product overwrites c
+  bool add = false;  ///< if true, the sums continue from c; otherwise, the sums start from zero
 };
 
 /// Panels are cut along k at multiples of this number. The number is a multiple of every block size.
 inline constexpr int64_t kPanelStep = 256;
+/// Number of consecutive f32 products that are added before their sum is added to the sums of other blocks.
+inline constexpr int64_t kFloatBlock = 512;
 
 /// The kinds of columns. x' is the value that a kernel uses for element x. `most` is the largest magnitude in the group
 /// of 32 elements that includes x.
 enum class Columns : uint8_t {
   kFloats,  ///< unchanged f32
-  kBytes,   ///< for quantised weights; |x - x'| <= most / 254 for panels, and <= most / 64770 for dots
-  /// For panels of f16 and bf16 weights. These weights are converted to fixed-point numbers. |x - x'| <= most / 16382.
+  kBytes,   ///< for quantised weights; |x - x'| <= most / 254
+  /// For f16 and bf16 weights. These weights are converted to fixed-point numbers (words.h). |x - x'| <= most / 16382.
   /// `most` excludes outliers (column.h). PanelKernels::add_outliers adds the products of the outliers.
   kWords,
 };
@@ -71,7 +79,7 @@ struct ColumnKernels {
   void (*convert)(const float* x, std::byte* column, int64_t k) = nullptr;
 };
 
-/// All members are nullptr if rows of the dtype are not packed.
+/// All functions are nullptr if rows of the dtype are not packed.
 struct PackedKernels {
   /// Size of a group in bytes, a multiple of 64. A group has panel_rows rows of k elements.
   size_t (*bytes)(int64_t k) = nullptr;
@@ -80,11 +88,12 @@ struct PackedKernels {
   /// Restores elements [k_begin, k_begin + k) of row `row` of a group. The bits of the elements are the same as before
   /// packing. k_begin is a multiple of kPanelStep.
   void (*unpack)(const std::byte* group, int64_t row, int64_t k_begin, int64_t k, std::byte* to) = nullptr;
+  /// nullptr: panels are faster for any number of columns.
   void (*dot)(const DotArgs& args) = nullptr;
+  int64_t dot_columns = 0;  ///< largest number of columns for which `dot` is faster than panels
 };
 
 struct PanelKernels {
-  Columns columns = Columns::kFloats;
   size_t (*bytes)(int64_t k) = nullptr;  ///< size in bytes of a panel with k elements per row; this size is a multiple
                                          ///< of 64
   /// Decodes k elements of each of `rows` rows into a panel. `rows` is at most panel_rows. The remaining rows of the
@@ -97,13 +106,18 @@ struct PanelKernels {
   /// if columns of this kind have no outliers.
   void (*add_outliers)(const DotArgs& args) = nullptr;
   void (*add_packed_outliers)(const DotArgs& args) = nullptr;
+  /// Whether a packed group is a panel of all elements of its rows. A part of the group that begins at any element is
+  /// also a panel.
+  bool is_packed = false;
 };
 
 struct WeightKernels {
-  Columns dot_columns = Columns::kFloats;
+  Columns columns = Columns::kFloats;  ///< kind of columns that all kernels of the dtype read
+  /// Multiplies rows in the tensor's layout. nullptr: panels are faster for any number of columns.
   void (*dot)(const DotArgs& args) = nullptr;
-  PackedKernels packed;  ///< the kernels of `packed` also read columns of the kind dot_columns
-  PanelKernels panels;
+  int64_t dot_columns = 0;  ///< largest number of columns for which `dot` is faster than panels
+  PackedKernels packed;
+  PanelKernels panels;  ///< all members are nullptr for integers
   /// Converts n elements like DTypeTraits::to_f32, bit for bit.
   void (*to_f32)(const void* src, float* dst, int64_t n) = nullptr;
 };
@@ -202,7 +216,7 @@ struct Kernels {
   void (*conv_panels)(const ConvPanels& args);
   void (*conv_rows)(const ConvPanels& args, const PanelArgs& product);
   void (*gated_delta)(const DeltaArgs& args);
-  WeightKernels weights[kDTypeCount];  ///< indexed by dtype; `dot` is nullptr for integers
+  WeightKernels weights[kDTypeCount];  ///< indexed by dtype
 };
 
 }  // namespace shoal::cpu

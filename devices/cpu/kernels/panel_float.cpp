@@ -7,7 +7,8 @@ namespace shoal::cpu::SHOAL_ISA {
 namespace {
 
 struct Tile {
-  static constexpr int kPanels = kLanes >= 8 ? 2 : 1;
+  /// With few columns, a tile needs more panels for enough independent sums.
+  static constexpr int panels(int columns) { return kLanes >= 8 ? (columns <= 2 ? 4 : 2) : 1; }
 
   template <int R, int C>
   static void run(const PanelArgs& args, int64_t row, int64_t column) {

@@ -8,12 +8,13 @@
 namespace shoal::cpu::SHOAL_ISA {
 
 /// Computes the same products as IntegerTile in another order. The integer sums are exact, and the float operations are
-/// the same. Instead of step(), a Kind defines:
+/// the same. The number of columns of a tile is not a constant. Instead of step(), a Kind defines:
 /// - kHeldSteps: the number of steps whose weights are in registers at a time
 /// - held(sum, weights, columns): adds the products of these steps to `sum`
 template <class Kind>
 struct HeldTile {
-  static constexpr int kPanels = 2, kSteps = Kind::kHeldSteps;
+  static constexpr int kMost = 8;  ///< largest number of columns of a tile
+  static constexpr int kSteps = Kind::kHeldSteps;
   static constexpr int kChunks = Kind::kSteps / kSteps;
   using Column = typename Kind::Column;
 
@@ -32,10 +33,10 @@ struct HeldTile {
 
   /// Multiplies group g of a part by all columns, and adds the scaled products to `sums`. All columns are processed
   /// before the weights in registers change.
-  template <int R, int C>
-  static void add_group(const std::byte* const (&panels)[R], const Column (&b)[C], int64_t part, int g,
-                        F32 (&sums)[C][R]) {
-    I32 products[C][R];
+  template <int R>
+  static void add_group(const std::byte* const (&panels)[R], const Column (&b)[kMost], int columns, int64_t part, int g,
+                        F32 (&sums)[kMost][R]) {
+    I32 products[kMost][R];
     SHOAL_UNROLL
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       const int step = g * Kind::kSteps + chunk * kSteps;
@@ -48,7 +49,7 @@ struct HeldTile {
         }
       }
       SHOAL_NO_UNROLL
-      for (int c = 0; c < C; ++c) {
+      for (int c = 0; c < columns; ++c) {
         I32 of_column[R];
         SHOAL_UNROLL
         for (int r = 0; r < R; ++r) of_column[r] = chunk == 0 ? Kind::start(b[c], part, g) : products[c][r];
@@ -70,23 +71,39 @@ struct HeldTile {
     }
   }
 
-  template <int R, int C>
-  static void run(const PanelArgs& args, int64_t row, int64_t column) {
-    Column b[C];
-    for (int c = 0; c < C; ++c) b[c] = Kind::column_at(args.b[column + c], args.k_total, args.k_begin);
+  /// Multiplies R panels, starting at `row`, by at most kMost columns, starting at `column`.
+  template <int R>
+  static void run(const PanelArgs& args, int64_t row, int64_t column, int columns) {
+    Column b[kMost];
+    F32 sums[kMost][R];
+    SHOAL_NO_UNROLL
+    for (int c = 0; c < columns; ++c) {
+      b[c] = Kind::column_at(args.b[column + c], args.k_total, args.k_begin);
+      SHOAL_UNROLL
+      for (int r = 0; r < R; ++r) sums[c][r] = args.add ? load_results(args, row + r * kLanes, column + c) : F32{};
+    }
     const std::byte* panels[R];
     for (int r = 0; r < R; ++r) panels[r] = args.panel + (row / kLanes + r) * args.panel_stride;
-    F32 sums[C][R] = {};
     SHOAL_NO_UNROLL
     for (int64_t part = 0; part < (args.k + 31) / 32; ++part) {
       SHOAL_UNROLL
-      for (int g = 0; g < Kind::kGroups; ++g) add_group(panels, b, part, g, sums);
+      for (int g = 0; g < Kind::kGroups; ++g) add_group(panels, b, columns, part, g, sums);
       for (int r = 0; r < R; ++r) panels[r] += Kind::kBytes;
     }
-    for (int r = 0; r < R; ++r) {
-      F32 of_panel[C];
-      for (int c = 0; c < C; ++c) of_panel[c] = sums[c][r];
-      store_sums(args, row + r * kLanes, column, of_panel);
+    SHOAL_NO_UNROLL
+    for (int c = 0; c < columns; ++c) {
+      SHOAL_UNROLL
+      for (int r = 0; r < R; ++r) store_results(args, row + r * kLanes, column + c, sums[c][r]);
+    }
+  }
+
+  static void tiles(const PanelArgs& args) {
+    for (int64_t column = 0; column < args.columns;) {
+      const auto columns = static_cast<int>(tile_columns(args.columns - column, kMost));
+      int64_t row = 0;
+      for (; row + kLanes < args.rows; row += 2 * kLanes) run<2>(args, row, column, columns);
+      if (row < args.rows) run<1>(args, row, column, columns);
+      column += columns;
     }
   }
 };
@@ -97,7 +114,7 @@ struct HeldTile {
 template <class Kind>
 void integer_tiles(const PanelArgs& args) {
   if constexpr (kLanes == 8) {
-    panel_tiles<HeldTile<Kind>, 8>(args);
+    HeldTile<Kind>::tiles(args);
   } else {
     panel_tiles<IntegerTile<Kind>, kLanes == 16 ? 6 : 4>(args);
   }

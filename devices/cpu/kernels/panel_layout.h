@@ -21,10 +21,23 @@ struct PanelLayout {
 /// quad_dot expects.
 template <class Format>
 inline constexpr bool kKeepsUnsigned = kUnsignedPanels && (Format::kOffset != kSigned);
+/// Whether the bytes of a format are signed 7-bit numbers, which become unsigned by an offset of 64.
 template <class Format>
-inline constexpr int kPanelBias = kKeepsUnsigned<Format> ? Format::kOffset : kWeightBias;
+inline constexpr bool kHasSevenBits = false;
+template <class Format>
+requires requires {
+  Format::kSignsApart;
+}
+inline constexpr bool kHasSevenBits<Format> = kUnsignedPanels && Format::kSignsApart;
+
+template <class Format>
+inline constexpr int kPanelBias = kHasSevenBits<Format>    ? 64
+                                  : kKeepsUnsigned<Format> ? Format::kOffset
+                                                           : kWeightBias;
 /// Number of significant bits of a byte if panels store unsigned bytes; otherwise 8.
 template <class Format>
-inline constexpr int kPanelBits = kKeepsUnsigned<Format> ? Format::kBits : 8;
+inline constexpr int kPanelBits = kHasSevenBits<Format>    ? 7
+                                  : kKeepsUnsigned<Format> ? Format::kBits
+                                                           : 8;
 
 }  // namespace shoal::cpu::SHOAL_ISA

@@ -28,10 +28,7 @@ struct Quantized : PanelLayout<kGroups_, kAdds_> {
   // register for magnitudes.
   static constexpr int kHeldSteps = kBits == 8 ? 2 : 4;
   static I32 held(I32 sum, const Bytes (&weights)[kHeldSteps], const Bytes (&columns)[kHeldSteps]) {
-    if constexpr (kBits < 8) return unsigned_quad_dots<kBits>(sum, weights, columns);
-    SHOAL_UNROLL
-    for (int i = 0; i < kHeldSteps; ++i) sum = quad_dot(sum, weights[i], columns[i]);
-    return sum;
+    return quad_dots<kBits>(sum, weights, columns);
   }
 };
 

@@ -3,47 +3,74 @@
 #pragma once
 
 #include "devices/cpu/kernels/kernels.h"
+#include "devices/cpu/kernels/part.h"
 #include "devices/cpu/kernels/quad_dot.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Stores the sums of one panel in the result. If args.add is true, adds the sums to the result. The first row of the
-/// panel is row c_row + `row` of the result. Rows after the last row of the matrix are not stored.
+/// Loads or stores the results of one panel and one column. The first row of the panel is row c_row + `row` of the
+/// result. Rows after the last row of the matrix are zeros or are not stored.
+inline F32 load_results(const PanelArgs& args, int64_t row, int64_t column) {
+  const int64_t rows = args.rows - row;
+  const float* from = args.c[column] + args.c_row + row;
+  return rows < kLanes ? load_part(from, rows) : load<F32>(from);
+}
+inline void store_results(const PanelArgs& args, int64_t row, int64_t column, F32 sums) {
+  const int64_t rows = args.rows - row;
+  float* to = args.c[column] + args.c_row + row;
+  if (rows < kLanes) {
+    store_part(to, sums, rows);
+  } else {
+    store(to, sums);
+  }
+}
+
+/// Stores the f32 sums of one panel. If args.add is true, adds the sums to the result.
 template <int C>
 inline void store_sums(const PanelArgs& args, int64_t row, int64_t column, const F32 (&sums)[C]) {
-  const int64_t rows = args.rows - row;
-  const auto to = [&](int c) { return args.c[column + c] + args.c_row + row; };
-  if (rows < kLanes) {
-    for (int c = 0; c < C; ++c) {
-      for (int64_t r = 0; r < rows; ++r) to(c)[r] = args.add ? to(c)[r] + sums[c][r] : sums[c][r];
-    }
-  } else if (args.add) {
-    SHOAL_UNROLL
-    for (int c = 0; c < C; ++c) store(to(c), load<F32>(to(c)) + sums[c]);
-  } else {
-    SHOAL_UNROLL
-    for (int c = 0; c < C; ++c) store(to(c), sums[c]);
+  SHOAL_UNROLL
+  for (int c = 0; c < C; ++c) {
+    const F32 sum = args.add ? load_results(args, row, column + c) + sums[c] : sums[c];
+    store_results(args, row, column + c, sum);
   }
 }
 
 /// Tile::run<R, C>(args, row, column) multiplies R panels, starting at `row`, by C columns, starting at `column`. The
-/// operations on an element of the result are the same for all R and C. A tile has Tile::kPanels panels. All panels of
+/// operations on an element of the result are the same for all R and C. A tile has Tile::panels(C) panels. All panels of
 /// a tile use the same load of a column.
 template <class Tile, int C>
 void panel_rows_by(const PanelArgs& args, int64_t column) {
+  constexpr int kPanels = Tile::panels(C);
   int64_t row = 0;
-  for (; row + (Tile::kPanels - 1) * kLanes < args.rows; row += Tile::kPanels * kLanes) {
-    Tile::template run<Tile::kPanels, C>(args, row, column);
+  for (; row + (kPanels - 1) * kLanes < args.rows; row += kPanels * kLanes) {
+    Tile::template run<kPanels, C>(args, row, column);
   }
   for (; row < args.rows; row += kLanes) Tile::template run<1, C>(args, row, column);
 }
 
+/// Multiplies the panels by `columns` columns. `columns` is at most C.
+template <class Tile, int C>
+void panel_columns(const PanelArgs& args, int64_t column, int64_t columns) {
+  if constexpr (C > 1) {
+    if (columns < C) return panel_columns<Tile, C - 1>(args, column, columns);
+  }
+  panel_rows_by<Tile, C>(args, column);
+}
+
+/// Number of columns of the next tile. The remaining columns are divided evenly among tiles of at most `most` columns,
+/// so that no tile has much fewer columns than the other tiles.
+inline int64_t tile_columns(int64_t remaining, int64_t most) {
+  const int64_t tiles = (remaining + most - 1) / most;
+  return (remaining + tiles - 1) / tiles;
+}
+
 template <class Tile, int kMost>
 void panel_tiles(const PanelArgs& args) {
-  int64_t column = 0;
-  for (; column + kMost <= args.columns; column += kMost) panel_rows_by<Tile, kMost>(args, column);
-  for (; column + 2 <= args.columns; column += 2) panel_rows_by<Tile, 2>(args, column);
-  if (column < args.columns) panel_rows_by<Tile, 1>(args, column);
+  for (int64_t column = 0; column < args.columns;) {
+    const int64_t columns = tile_columns(args.columns - column, kMost);
+    panel_columns<Tile, kMost>(args, column, columns);
+    column += columns;
+  }
 }
 
 /// Multiplies panels of integers by columns of integers. Panels and columns have scales. A Kind describes the format of
@@ -56,7 +83,7 @@ void panel_tiles(const PanelArgs& args) {
 /// - sum() returns the sum of the column's elements. Addends are multiplied by this sum.
 template <class Kind>
 struct IntegerTile {
-  static constexpr int kPanels = kLanes == 16 ? 2 : 1;
+  static constexpr int panels(int) { return kLanes == 16 ? 2 : 1; }
 
   template <int R, int C>
   static void multiply(const std::byte* const (&panels)[R], const typename Kind::Column (&b)[C], int64_t part, int g,
@@ -116,6 +143,13 @@ struct IntegerTile {
     const std::byte* panels[R];
     for (int r = 0; r < R; ++r) panels[r] = args.panel + (row / kLanes + r) * args.panel_stride;
     F32 sums[R][C] = {};
+    if (args.add) {
+      SHOAL_UNROLL
+      for (int r = 0; r < R; ++r) {
+        SHOAL_UNROLL
+        for (int c = 0; c < C; ++c) sums[r][c] = load_results(args, row + r * kLanes, column + c);
+      }
+    }
     for (int64_t part = 0; part < (args.k + 31) / 32; ++part) {
       SHOAL_UNROLL
       for (int g = 0; g < Kind::kGroups; ++g) {
@@ -126,7 +160,11 @@ struct IntegerTile {
       }
       for (int r = 0; r < R; ++r) panels[r] += Kind::kBytes;
     }
-    for (int r = 0; r < R; ++r) store_sums(args, row + r * kLanes, column, sums[r]);
+    SHOAL_UNROLL
+    for (int r = 0; r < R; ++r) {
+      SHOAL_UNROLL
+      for (int c = 0; c < C; ++c) store_results(args, row + r * kLanes, column + c, sums[r][c]);
+    }
   }
 };
 

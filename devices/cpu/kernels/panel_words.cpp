@@ -1,17 +1,15 @@
-// Panels of 16-bit fixed-point numbers. These panels are used when f16 or bf16 weights are multiplied by many columns.
-// Integer products are twice as fast as f32 products. The fixed-point numbers have 14 bits, so their products are also
-// more exact than products of f16 numbers of similar magnitude. 32 consecutive elements of a row share one scale. A
-// part of a panel consists of a vector of scales and 16 vectors of words. Each lane of these 16 vectors contains two
-// neighbouring elements. If one of the 32 elements is not finite, the shared scale is NaN and the words of all 32
-// elements are zero. The same rule applies to columns (column.h).
+// Panels of f16 and bf16 weights. The weights are words (words.h). A part of a panel has 32 elements of each row. It
+// consists of a vector of scales and 16 vectors of words.
 //
 // After the panels are multiplied, outliers of columns are multiplied in f32 by the original weights. With 14 bits, a
 // small weight next to large weights would not be exact enough for these products.
 #include "devices/cpu/kernels/column.h"
+#include "devices/cpu/kernels/packed_rows.h"
 #include "devices/cpu/kernels/panel_held.h"
 #include "devices/cpu/kernels/part.h"
 #include "devices/cpu/kernels/row_lanes.h"
 #include "devices/cpu/kernels/weights.h"
+#include "devices/cpu/kernels/words.h"
 
 namespace shoal::cpu::SHOAL_ISA {
 namespace {
@@ -35,23 +33,18 @@ struct Words {
   }
 };
 
-/// Encodes one part of a panel. v[i] contains element i of all rows.
+/// Encodes one part of a panel. v[i] contains element i of all rows. If an element of a row is not finite, all words of
+/// the row are zero.
 void encode(F32 (&v)[32], std::byte* part) {
-  I32 most = largest_magnitude_bits(v);
-  const I32 odd = most > splat(kLargestFinite);
+  const I32 exponents = exponents_of(v), odd = exponents == kNotFinite;
   if (any_lane(odd)) {
     for (F32& x : v) x = odd ? F32{} : x;
-    most |= odd & 0x7fffffff;
   }
-  const F32 largest = bits_as<F32>(most);
-  const F32 tiny = splat(kTiny);
-  const F32 scales = largest < tiny ? F32{} : largest * splat(1.0f / kWord);
-  const F32 inverse = largest >= tiny ? splat(float{kWord}) / largest : F32{};  // 0 if `largest` is below `tiny` or NaN
-  store(part + Words::kScales, scales);
+  const WordScales scales(exponents);
+  store(part + Words::kScales, scales.scales);
   SHOAL_UNROLL
   for (int i = 0; i < Words::kSteps; ++i) {
-    const I32 first = rounded(v[2 * i] * inverse), second = rounded(v[2 * i + 1] * inverse);
-    store(part + Words::kValues + i * sizeof(Bytes), (first & 0xffff) | second << 16);
+    store(part + Words::kValues + i * sizeof(Bytes), word_pair(v[2 * i], v[2 * i + 1], scales.inverse));
   }
 }
 
@@ -92,12 +85,18 @@ void word_panel_from_rows(const std::byte* a, size_t a_stride, int64_t rows, int
 
 template <class Rows>
 void word_panel_from_packed(const std::byte* group, int64_t k_begin, int64_t k, std::byte* panel) {
-  const auto* from = reinterpret_cast<const typename Rows::Element*>(group) + k_begin * kLanes;
-  for (int64_t part = 0; part < word_parts(k); ++part) {
-    F32 v[32] = {};
-    const int64_t count = k - 32 * part < 32 ? k - 32 * part : 32;
-    for (int64_t i = 0; i < count; ++i) v[i] = Rows::load(from + (32 * part + i) * kLanes);
-    encode(v, panel + part * Words::kBytes);
+  using Packed = PackedRows<Rows>;
+  for (int64_t i = k_begin; i < k_begin + k; i += 32, panel += Words::kBytes) {
+    const int64_t count = k_begin + k - i;
+    const auto* from = Packed::element(group, i);
+    const WordScales scales = Packed::scales(group, i);
+    store(panel + Words::kScales, scales.scales);
+    SHOAL_UNROLL
+    for (int j = 0; j < 32; j += 2) {
+      const F32 first = j < count ? Rows::load(from + j * kLanes) : F32{};
+      const F32 second = j + 1 < count ? Rows::load(from + (j + 1) * kLanes) : F32{};
+      store(panel + Words::kValues + j / 2 * sizeof(Bytes), word_pair(first, second, scales.inverse));
+    }
   }
 }
 
@@ -119,10 +118,8 @@ void add_outliers(const DotArgs& args) {
 
 template <class Rows>
 void add_packed_outliers(const DotArgs& args) {
-  add_products(args, [&](int64_t row, int64_t i) {
-    const auto* group = reinterpret_cast<const typename Rows::Element*>(args.a + row / kLanes * args.a_stride);
-    return Rows::load(group + i * kLanes);
-  });
+  add_products(
+      args, [&](int64_t row, int64_t i) { return PackedRows<Rows>::load(args.a + row / kLanes * args.a_stride, i); });
 }
 
 size_t word_panel_bytes(int64_t k) {

@@ -12,7 +12,8 @@
 // 127, a sum holds four products: 63 * 127 * 4 < 2^15. For weights of 5 bits or fewer, a sum holds eight products:
 // 31 * 127 * 8 < 2^15. Eight products are the products of kHeldSteps steps (panel_held.h). With more products per
 // 16-bit sum, fewer sums must be widened to 32 bits. This halves the work. So panels store such weights as unsigned
-// bytes, which contain the offset of their format (kPanelBias).
+// bytes, which contain the offset of their format (kPanelBias). Signed weights of 7 bits become unsigned by an offset
+// of 64. A sum then holds two products: 127 * 127 * 2 < 2^15.
 #pragma once
 
 #include "devices/cpu/kernels/simd.h"
@@ -26,24 +27,14 @@ inline constexpr int kStartUnit = kWeightBias;  ///< the initial sums in Column:
                                                 ///< of the values
 inline constexpr bool kUnsignedPanels = false;  ///< whether panels store weights of few bits as unsigned bytes
 
-inline I8x32 stored(I8x32 w) {
-  return bits_as<I8x32>(bits_as<U8x32>(w) + 128);
-}
-
-/// Lane i of the result is sum + w[4i] a[4i] + ... + w[4i+3] a[4i+3]. `w` must be a result of stored().
+/// Lane i of the result is sum + w[4i] a[4i] + ... + w[4i+3] a[4i+3]. kWeightBias is added to signed weights.
 inline I32 quad_dot(I32 sum, Bytes w, Bytes a) {
   return (I32)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)a);
 }
-inline I32x8 quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
-  return (I32x8)_mm256_dpbusd_epi32((__m256i)sum, (__m256i)w, (__m256i)a);
-}
 
-/// Computes the same as quad_dot(), for weights from 0 to 63.
-inline I32 small_quad_dot(I32 sum, Bytes w, Bytes a) {
-  return quad_dot(sum, w, a);
-}
-inline I32x8 small_quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
-  return quad_dot(sum, w, a);
+/// Lane i of the result is w[4i] a[4i] + ... + w[4i+3] a[4i+3]. The weights are from 0 to 128.
+inline I32x8 small_quad_dot(I8x32 w, I8x32 a) {
+  return (I32x8)_mm256_dpbusd_epi32(_mm256_setzero_si256(), (__m256i)w, (__m256i)a);
 }
 
 /// Lane i of the result is sum + w[2i] a[2i] + w[2i+1] a[2i+1]. `w` and `a` contain 16-bit words.
@@ -61,10 +52,6 @@ inline constexpr bool kUnsignedPanels = true;
 inline constexpr bool kUnsignedPanels = false;
 #endif
 
-inline I8x32 stored(I8x32 w) {
-  return w;
-}
-
 #if defined(__AVX2__)
 
 inline I32 quad_dot(I32 sum, Bytes w, Bytes a) {
@@ -73,13 +60,11 @@ inline I32 quad_dot(I32 sum, Bytes w, Bytes a) {
   return sum + (I32)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-inline I32x8 small_quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
+inline I32x8 small_quad_dot(I8x32 w, I8x32 a) {
   const __m256i pairs = _mm256_maddubs_epi16((__m256i)w, (__m256i)a);
-  return sum + (I32)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  return (I32x8)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-/// Adds the dot products of kCount pairs of vectors to `sum`, as quad_dot() does for one pair. The weights are unsigned
-/// and have kBits bits. The bytes in `a` are at most 127.
 template <int kBits, int kCount>
 inline I32 unsigned_quad_dots(I32 sum, const Bytes (&w)[kCount], const Bytes (&a)[kCount]) {
   using Words = Vec<int16_t, 2 * kLanes>;
@@ -118,21 +103,12 @@ inline I32 quad_dot(I32 sum, Bytes w, Bytes a) {
   return sum + multiply_pairs((wide_w << 8) >> 8, (wide_a << 8) >> 8) + multiply_pairs(wide_w >> 8, wide_a >> 8);
 }
 
-inline I32x8 quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
-  I32 sums[2];
-  Bytes ws[2], as[2];
-  __builtin_memcpy(sums, &sum, sizeof sum);
-  __builtin_memcpy(ws, &w, sizeof w);
-  __builtin_memcpy(as, &a, sizeof a);
-  for (int i = 0; i < 2; ++i) sums[i] = quad_dot(sums[i], ws[i], as[i]);
+inline I32x8 small_quad_dot(I8x32 w, I8x32 a) {
+  I32 sums[8 / kLanes];
+  Bytes ws[8 / kLanes], as[8 / kLanes];
+  store(ws, w), store(as, a);
+  for (int i = 0; i < 8 / kLanes; ++i) sums[i] = quad_dot(I32{}, ws[i], as[i]);
   return load<I32x8>(sums);
-}
-
-inline I32 small_quad_dot(I32 sum, Bytes w, Bytes a) {
-  return quad_dot(sum, w, a);
-}
-inline I32x8 small_quad_dot(I32x8 sum, I8x32 w, I8x32 a) {
-  return quad_dot(sum, w, a);
 }
 
 inline I32 pair_dot(I32 sum, Bytes w, Bytes a) {
@@ -143,13 +119,25 @@ inline I32 pair_dot(I32 sum, Bytes w, Bytes a) {
 
 #endif
 
-/// Returns 256 times the dot products of small_quad_dot(). The weights are from 0 to 63.
-inline I32x8 small_quad_dot_256(I8x32 w, I8x32 a) {
+/// Adds the dot products of kCount pairs of vectors to `sum`, as quad_dot() does for one pair. The bytes in `a` are at
+/// most 127. If kBits is at most 7, the weights are unsigned and have kBits bits. Otherwise the weights have the form
+/// that quad_dot() expects.
+template <int kBits, int kCount>
+inline I32 quad_dots(I32 sum, const Bytes (&w)[kCount], const Bytes (&a)[kCount]) {
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
-  const __m256i pairs = _mm256_maddubs_epi16((__m256i)w, (__m256i)a);
-  return (I32x8)_mm256_madd_epi16(pairs, _mm256_set1_epi16(256));
+  if constexpr (kBits < 8) return unsigned_quad_dots<kBits>(sum, w, a);
+#endif
+  SHOAL_UNROLL
+  for (int i = 0; i < kCount; ++i) sum = quad_dot(sum, w[i], a[i]);
+  return sum;
+}
+
+/// Lane i of the result is w[4i] a[4i] + ... + w[4i+3] a[4i+3]. The bytes in `a` are at most 127.
+inline I32x8 signed_quad_dot(I8x32 w, I8x32 a) {
+#if defined(__AVX2__)
+  return small_quad_dot((I8x32)_mm256_abs_epi8((__m256i)w), (I8x32)_mm256_sign_epi8((__m256i)a, (__m256i)w));
 #else
-  return small_quad_dot(I32x8{}, w, a) << 8;
+  return small_quad_dot(w, a);
 #endif
 }
 

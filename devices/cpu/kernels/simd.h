@@ -12,6 +12,7 @@
 // GCC 12 warns about undefined operands inside its own intrinsics (GCC bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 #else
@@ -101,6 +102,9 @@ inline I32 splat(int32_t x) {
 inline Vec<float, 8> multiply_add(Vec<float, 8> a, Vec<float, 8> b, Vec<float, 8> c) {
   return (Vec<float, 8>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
+inline Vec<float, 4> multiply_add(Vec<float, 4> a, Vec<float, 4> b, Vec<float, 4> c) {
+  return (Vec<float, 4>)_mm_fmadd_ps((__m128)a, (__m128)b, (__m128)c);
+}
 inline float multiply_add(float a, float b, float c) {
   return __builtin_fmaf(a, b, c);
 }
@@ -118,6 +122,23 @@ inline F32 multiply_add(F32 a, F32 b, F32 c) {
 
 inline F32 to_float(I32 v) {
   return __builtin_convertvector(v, F32);
+}
+
+/// Forces the compiler to compute `v` at this point. Otherwise compilers may reorder the sums of long unrolled loops,
+/// so that the addends do not fit into the registers.
+template <class V>
+inline void compute_now(V& v) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(v));
+#elif defined(__x86_64__)
+  if constexpr (sizeof(V) <= sizeof(F32)) asm("" : "+x"(v));
+#endif
+}
+
+/// Forces the compiler to keep `object` in memory and to read `object` from memory.
+template <class T>
+inline void in_memory(const T& object) {
+  asm volatile("" : : "r"(&object) : "memory");
 }
 
 /// Returns the bits of a vector as another type of the same size.

@@ -12,33 +12,38 @@ namespace {
 
 template <class Format>
 constexpr WeightKernels of_format() {
-  WeightKernels kernels{Columns::kBytes,
-                        dot<Format>,
-                        {},
-                        {Columns::kBytes, panel_bytes<Format::kGroups, Format::kAdds>, panel_from_rows<Format>, nullptr,
-                         multiply<Format>},
-                        to_f32<Format>};
+  WeightKernels kernels{
+      Columns::kBytes,
+      dot<Format>,
+      1,
+      {},
+      {panel_bytes<Format::kGroups, Format::kAdds>, panel_from_rows<Format>, nullptr, multiply<Format>},
+      to_f32<Format>};
   if constexpr (kIsPackable<Format>) {
-    kernels.packed = {packed_bytes<Format>, pack<Format>, unpack<Format>, packed_dot<Format>};
+    kernels.packed = {packed_bytes<Format>, pack<Format>, unpack<Format>, packed_dot<Format>, 4};
     kernels.panels.from_packed = panel_from_packed<Format>;
   }
   return kernels;
 }
 
-constexpr PanelKernels kFloatPanels{Columns::kFloats, float_panel_bytes, float_panel_from_rows, float_panel_from_packed,
-                                    multiply_floats};
 template <class Rows>
-constexpr PanelKernels kWordPanels{
-    Columns::kWords, word_panel_bytes,   word_panel_from_rows<Rows>, word_panel_from_packed<Rows>,
-    multiply_words,  add_outliers<Rows>, add_packed_outliers<Rows>};
-
+constexpr PackedKernels of_packed_rows() {
+  return {packed_row_bytes<Rows>, pack_rows<Rows>, unpack_row<Rows>};
+}
+constexpr WeightKernels of_floats() {
+  WeightKernels kernels{Columns::kFloats, nullptr, 0, of_packed_rows<RowsF32>(), {}, rows_to_f32<RowsF32>};
+  kernels.panels = {float_panel_bytes, float_panel_from_rows, float_panel_from_packed, multiply_floats};
+  kernels.panels.is_packed = true;
+  return kernels;
+}
 template <class Rows>
-constexpr WeightKernels of_rows(const PanelKernels& panels) {
-  return {Columns::kFloats,
-          dot_rows<Rows>,
-          {packed_row_bytes<Rows>, pack_rows<Rows>, unpack_row<Rows>, packed_dot_rows<Rows>},
-          panels,
-          rows_to_f32<Rows>};
+constexpr WeightKernels of_halves() {
+  WeightKernels kernels{Columns::kWords, nullptr, 0, of_packed_rows<Rows>(), {}, rows_to_f32<Rows>};
+  kernels.packed.dot = packed_dot_rows<Rows>;
+  kernels.packed.dot_columns = 4;
+  kernels.panels = {word_panel_bytes, word_panel_from_rows<Rows>, word_panel_from_packed<Rows>,
+                    multiply_words,   add_outliers<Rows>,         add_packed_outliers<Rows>};
+  return kernels;
 }
 
 }  // namespace
@@ -74,11 +79,7 @@ constinit const Kernels kKernels{
     conv_rows,
     gated_delta,
     {
-        of_rows<RowsF32>(kFloatPanels),
-        of_rows<RowsF16>(kWordPanels<RowsF16>),
-        of_rows<RowsBF16>(kWordPanels<RowsBF16>),
-        {},
-        {},  // i32, i64
+        of_floats(), of_halves<RowsF16>(), of_halves<RowsBF16>(), {}, {},  // i32, i64
 #define SHOAL_QUANTIZED(id, ...) of_format<id>(),
 #include "graph/dtypes.def"
     },

@@ -8,11 +8,9 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
-/// Members of WeightKernels.
+/// Member of WeightKernels.
 template <class Format>
-void dot(const DotArgs& args);  // dot_quantized.cpp
-template <class Rows>
-void dot_rows(const DotArgs& args);  // dot_float.cpp
+void dot(const DotArgs& args);  // dot_rows.cpp
 
 /// Members of PackedKernels.
 template <class Format>
@@ -30,7 +28,7 @@ void unpack_row(const std::byte* group, int64_t row, int64_t k_begin, int64_t k,
 template <class Format>
 void packed_dot(const DotArgs& args);  // packed_dot.cpp
 template <class Rows>
-void packed_dot_rows(const DotArgs& args);
+void packed_dot_rows(const DotArgs& args);  // packed_dot_words.cpp; only for rows of f16 and bf16
 
 /// Members of PanelKernels. The size of a panel is the same for all quantised formats with the same kGroups and kAdds.
 template <class Format>

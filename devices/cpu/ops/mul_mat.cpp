@@ -10,10 +10,7 @@ namespace shoal::cpu {
 namespace {
 
 ProductShape shape_of(const Tensor& node) {
-  const Tensor& a = *node.src[0];
-  // Only n, the number of rows of `b` per batch, decides whether panels are used. The choice must not depend on the
-  // number of batches that share a matrix, because this number may differ between devices.
-  return {node, a.shape[2] * a.shape[3], node.rows(), node.shape[1] >= kPanelColumns ? kAlways : kNever};
+  return {node, node.src[0]->shape[2] * node.src[0]->shape[3], node.rows()};
 }
 
 /// Maps a column to a row of `b` and of the result. Each matrix of `a` is multiplied by n rows from each of shared2 x
@@ -34,7 +31,7 @@ struct RowsOfB {
 
 /// Whether each part converts and lists all columns for itself. If true, prepare() is not needed.
 bool has_own_columns(const ProductShape& shape) {
-  return shape.columns < kPanelColumns;
+  return shape.columns <= 4;
 }
 
 ProductMemory memory_of(const Tensor& node, const ProductShape& shape, int parts, int part, std::byte* workspace) {

@@ -12,7 +12,7 @@ namespace shoal::cpu {
 namespace {
 
 ProductShape shape_of(const Tensor& node) {
-  return {node, node.src[0]->shape[2], node.shape[1] * node.shape[2], kPanelColumns};
+  return {node, node.src[0]->shape[2], node.shape[1] * node.shape[2]};
 }
 
 /// Calls f(slot, token, local index of the expert) for all pairs: token by token, and slot by slot within a token. If

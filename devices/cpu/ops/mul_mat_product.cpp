@@ -19,8 +19,15 @@ constexpr int64_t kColumnTile = 96;
 constexpr int64_t kUnitsPerPart = 4;
 
 /// For each kind of columns, the maximum number of elements of a row in a panel.
-constexpr int64_t kSteps[kColumnKinds] = {512, 2048, 1024};
+constexpr int64_t kSteps[kColumnKinds] = {kFloatBlock, 2048, 1024};
 static_assert(kSteps[0] % kPanelStep == 0 && kSteps[1] % kPanelStep == 0 && kSteps[2] % kPanelStep == 0);
+
+// With fewer columns than kFewColumns, panels are small and stay in the first-level cache, because each panel is read
+// only a few times. If packed groups are panels, such products read the groups in place. With more columns, copies of
+// groups are faster: groups at distances of powers of two would evict each other from the caches.
+constexpr int64_t kFewColumns = 24;
+constexpr int64_t kFewPanels = 4;
+constexpr int64_t kFewSteps[kColumnKinds] = {kFloatBlock, 512, 256};
 
 size_t rounded_up(size_t bytes) {
   return (bytes + 63) / 64 * 64;
@@ -54,11 +61,6 @@ struct Job {
   DotArgs args() const { return {at(begin), stride, rows, shape.k, b, c, columns, begin}; }
 };
 
-void run_dot(const Job& job) {
-  const WeightKernels& weights = kernels_for(job.a, job.shape);
-  (job.packed ? weights.packed.dot : weights.dot)(job.args());
-}
-
 /// Makes a panel of elements [k_begin, k_begin + k) of rows [row, row + rows).
 void make_panel(const Job& job, int64_t row, int64_t rows, int64_t k_begin, int64_t k, std::byte* panel,
                 float* gathered) {
@@ -88,23 +90,48 @@ void add_outliers(const Job& job) {
   (job.packed ? weights.add_packed_outliers : weights.add_outliers)(job.args());
 }
 
-void run_panels(const Job& job, std::byte* scratch) {
+/// Panels of consecutive rows, and the number of bytes between panels.
+struct Panels {
+  const std::byte* first;
+  size_t stride;
+};
+
+/// Returns panels of elements [k_begin, k_begin + k) of rows [row, row + rows).
+Panels panels_of(const Job& job, int64_t row, int64_t rows, int64_t k_begin, int64_t k, std::byte* scratch) {
   const PanelKernels& weights = kernels_for(job.a, job.shape).panels;
   const int64_t panel_rows = kernels().panel_rows;
+  if (job.packed && weights.is_packed && job.columns < kFewColumns) {
+    return {job.at(row) + static_cast<size_t>(panel_rows * k_begin) * sizeof(float), job.stride};
+  }
   auto* gathered = reinterpret_cast<float*>(scratch);
   std::byte* panels = scratch + gather_bytes(job.shape);
-  for (int64_t k_begin = 0; k_begin < job.shape.k; k_begin += job.shape.k_step) {
-    const int64_t k = std::min(job.shape.k_step, job.shape.k - k_begin);
-    const size_t panel_bytes = weights.bytes(k);
-    for (int64_t row = 0; row < job.rows; row += panel_rows) {
-      make_panel(job, job.begin + row, std::min(panel_rows, job.rows - row), k_begin, k,
-                 panels + row / panel_rows * panel_bytes, gathered);
-    }
+  const size_t bytes = weights.bytes(k);
+  for (int64_t i = 0; i < rows; i += panel_rows) {
+    make_panel(job, row + i, std::min(panel_rows, rows - i), k_begin, k, panels + i / panel_rows * bytes, gathered);
+  }
+  return {panels, bytes};
+}
+
+/// Multiplies rows [row, row + rows) by all columns. Panels have at most `step` elements of a row.
+void multiply_panels(const Job& job, int64_t row, int64_t rows, int64_t step, std::byte* scratch) {
+  const PanelKernels& weights = kernels_for(job.a, job.shape).panels;
+  for (int64_t k_begin = 0; k_begin < job.shape.k; k_begin += step) {
+    const int64_t k = std::min(step, job.shape.k - k_begin);
+    const Panels panels = panels_of(job, row, rows, k_begin, k, scratch);
     for (int64_t column = 0; column < job.columns; column += kColumnTile) {
       const int64_t columns = std::min(kColumnTile, job.columns - column);
-      weights.multiply({panels, panel_bytes, job.rows, k_begin, k, job.shape.k, job.b + column, job.c + column, columns,
-                        job.begin, k_begin > 0});
+      weights.multiply({panels.first, panels.stride, rows, k_begin, k, job.shape.k, job.b + column, job.c + column,
+                        columns, row, k_begin > 0});
     }
+  }
+}
+
+void run_panels(const Job& job, std::byte* scratch) {
+  const bool few = job.columns < kFewColumns;
+  const int64_t rows = few ? kFewPanels * kernels().panel_rows : job.rows;
+  const int64_t few_step = std::min(job.shape.k_step, kFewSteps[static_cast<size_t>(job.shape.kind)]);
+  for (int64_t row = 0; row < job.rows; row += rows) {
+    multiply_panels(job, job.begin + row, std::min(rows, job.rows - row), few ? few_step : job.shape.k_step, scratch);
   }
   add_outliers(job);
 }
@@ -126,21 +153,14 @@ const float* row_as_f32(const Tensor& tensor, int64_t row, float* scratch) {
 
 }  // namespace
 
-ProductShape::ProductShape(const Tensor& node, int64_t matrices, int64_t columns, int64_t panels_from)
+ProductShape::ProductShape(const Tensor& node, int64_t matrices, int64_t columns)
     : m(node.shape[0]),
       k(node.src[0]->shape[0]),
       matrices(matrices),
       columns(columns),
-      panels_from(panels_from),
       gathered(!node.src[0]->is_row_contiguous()),
+      kind(kernels_for(*node.src[0], *this).columns),
       narrow(node.dtype == DType::kF32 ? nullptr : &node) {
-  const WeightKernels& weights = kernels_for(*node.src[0], *this);
-  if (gathered) this->panels_from = kAlways;
-  if (weights.panels.columns != weights.dot_columns && panels_from != kAlways && panels_from != kNever) {
-    // Columns are converted once for all matrices, so all matrices must use the same kernels.
-    this->panels_from = columns >= kPanelColumns ? kAlways : kNever;
-  }
-  kind = this->panels_from == kNever ? weights.dot_columns : weights.panels.columns;
   converted = kind != Columns::kFloats || !is_direct(*node.src[1]);
   k_step = std::min(std::max<int64_t>(k, 1), kSteps[static_cast<size_t>(kind)]);
   column_bytes = kernels().columns[static_cast<size_t>(kind)].bytes(k);
@@ -168,9 +188,8 @@ ProductMemory::ProductMemory(const ProductShape& shape, int64_t b_rows, int part
   constexpr DType kLargest[kColumnKinds] = {DType::kF32, DType::kQ2_K, DType::kF16};
   const auto& largest = kernels().weights[static_cast<size_t>(kLargest[static_cast<size_t>(shape.kind)])];
   const size_t panel = largest.panels.bytes(std::max(shape.k_step, kPanelStep));
-  const bool panels = shape.panels_from != kNever;
-  const size_t panel_bytes = panels ? panel * static_cast<size_t>(kRowUnit / kernels().panel_rows) : 0;
-  scratch_bytes = rounded_up(std::max(gather_bytes(shape) + panel_bytes, static_cast<size_t>(shape.k) * sizeof(float)));
+  const size_t panels = panel * static_cast<size_t>(kRowUnit / kernels().panel_rows);
+  scratch_bytes = rounded_up(std::max(gather_bytes(shape) + panels, static_cast<size_t>(shape.k) * sizeof(float)));
   scratch = take(scratch_bytes * static_cast<size_t>(parts));
   wide =
       reinterpret_cast<float*>(take(shape.narrow ? static_cast<size_t>(shape.narrow->elements()) * sizeof(float) : 0));
@@ -219,10 +238,12 @@ void multiply(const TeamContext& ctx, const Tensor& a, const ProductShape& shape
                   columns,
                   row,
                   std::min(unit, shape.m - row)};
-    if (columns >= shape.panels_from && columns > 0) {
-      run_panels(job, memory.scratch + memory.scratch_bytes * static_cast<size_t>(ctx.part));
+    if (columns == 0) return;
+    const WeightKernels& kernels = kernels_for(a, shape);
+    if (columns <= (is_packed ? kernels.packed.dot_columns : kernels.dot_columns)) {
+      (is_packed ? kernels.packed.dot : kernels.dot)(job.args());
     } else {
-      run_dot(job);
+      run_panels(job, memory.scratch + memory.scratch_bytes * static_cast<size_t>(ctx.part));
     }
     if (shape.narrow != nullptr) make_narrow(job, memory.wide);
   });

@@ -9,11 +9,10 @@
 // prepare() of the op does steps 1 and 2, and run() does step 3. If mul_mat has few columns, each part does steps 1 and
 // 2 for itself in run().
 //
-// A matrix with few columns is multiplied row by row in its stored or packed form (devices/cpu/packed_buffer.h). A
-// matrix with many columns is decoded into panels (devices/cpu/kernels/kernels.h). This choice and the order of sums
-// depend only on k and the number of columns. So an element of the result has the same bits for any number of parts and
-// for any division of the rows of a. The rows of a must be packed on all devices or on no device, because packed and
-// unpacked rows are summed in different orders.
+// A packed matrix (devices/cpu/packed_buffer.h) with a few columns is multiplied in its packed form. Other matrices are
+// decoded into panels (devices/cpu/kernels/kernels.h). Both forms give the same bits. So an element of the result
+// depends only on its row of a and its column. It does not depend on the number of columns, on the number of parts, on
+// the division of the rows of a, or on the layout of a.
 #pragma once
 
 #include <cstddef>
@@ -26,21 +25,14 @@
 
 namespace shoal::cpu {
 
-/// Minimum number of columns for which panels are faster than `dot`.
-inline constexpr int64_t kPanelColumns = 5;
-/// Values of ProductShape::panels_from. kAlways means panels for all matrices. kNever means panels for no matrix.
-inline constexpr int64_t kAlways = 0;
-inline constexpr int64_t kNever = INT64_MAX;
-
 /// The dimensions of the node's products. Every part computes these dimensions for itself.
 struct ProductShape {
   /// Sources 0 and 1 of the node are a and b for both ops.
-  ProductShape(const Tensor& node, int64_t matrices, int64_t columns, int64_t panels_from);
+  ProductShape(const Tensor& node, int64_t matrices, int64_t columns);
 
   int64_t m, k;  ///< number of rows of a matrix; number of elements of a row
   int64_t matrices;
   int64_t columns;       ///< number of columns of all matrices together
-  int64_t panels_from;   ///< matrices with at least this many columns use panels
   int64_t k_step;        ///< maximum number of elements of a row in a panel
   bool gathered;         ///< whether rows of a have gaps and must be copied before panels are made
   Columns kind;          ///< kind of columns that the kernels read
