@@ -1,5 +1,6 @@
 // An independent implementation of Llama, slow and simple. One forward pass in float64 follows the definition directly.
-// The pass uses the dequantised weights of a model file, but no cache, graph or device.
+// The pass uses the dequantised weights of a model file, but no cache, graph or device. If the weights
+// are quantised, it rounds columns to 8 bits like CPU devices.
 #pragma once
 
 #include <algorithm>
@@ -54,9 +55,21 @@ class PlainLlama {
     return Row(all.begin() + index * width, all.begin() + (index + 1) * width);
   }
 
-  /// Product of x and matrix `index` of the tensor. For experts, `index` is the expert.
-  Row times(const std::string& name, const Row& x, int64_t index = 0) const {
+  /// Rounds each 32 elements to multiples of 1/127 of their largest magnitude.
+  static Row rounded(Row x) {
+    for (size_t begin = 0; begin < x.size(); begin += 32) {
+      const auto end = std::min(begin + 32, x.size());
+      double largest = 0;
+      for (size_t i = begin; i < end; ++i) largest = std::max(largest, std::abs(x[i]));
+      for (size_t i = begin; i < end && largest > 0; ++i) x[i] = std::nearbyint(x[i] / largest * 127) * largest / 127;
+    }
+    return x;
+  }
+
+  /// Product of a column and matrix `index` of the tensor. For experts, `index` is the expert.
+  Row times(const std::string& name, const Row& column, int64_t index = 0) const {
     const std::vector<float>& w = values(name);
+    const Row x = traits(model_.file.tensor(name).dtype).is_quantized ? rounded(column) : column;
     int64_t k = model_.file.tensor(name).shape[0], m = model_.file.tensor(name).shape[1];
     Row out(m);
     for (int64_t i = 0; i < m; ++i) {

@@ -116,12 +116,6 @@ class Generator {
     return kTypes[pick(5)];
   }
 
-  /// A dtype for a weight that is multiplied by x. If x has more than 4 columns, the dtype is f32, because CPU kernels
-  /// would round 16-bit weights to 14 bits.
-  DType weight_type(const Value& x) {
-    return x.tensor->elements() <= 4 * x.tensor->shape[0] ? float_type() : DType::kF32;
-  }
-
   /// An integer leaf. `kind` and `range` determine its values (random_leaves.h). The leaf is an input, or a weight that
   /// may be split or Partial.
   Tensor* ids(std::string_view kind, int64_t range, Shape shape) {
@@ -187,9 +181,9 @@ class Generator {
     Value x = any();
     const Shape& s = x.tensor->shape;
     const int64_t rows[] = {width_, width_, width_, 1, 3};
-    const DType dtype = weight_type(x);
-    x = within(x, dtype == DType::kF32 ? kBound / (kLeafBound * s[0]) : kHalfBound);
-    Tensor* w = weights_.add(name("w"), dtype, {s[0], rows[pick(5)], pick(3) ? 1 : s[2], 1});
+    x = within(x, kBound / (kLeafBound * s[0]));
+    // The weights are f32, because CPU kernels round the operands of other weights to 8 or 14 bits.
+    Tensor* w = weights_.add(name("w"), DType::kF32, {s[0], rows[pick(5)], pick(3) ? 1 : s[2], 1});
     keep(mul_mat(graph_, w, x.tensor), kLeafBound * x.bound * s[0]);
   }
 
@@ -309,8 +303,7 @@ class Generator {
     if (pick(2) == 0) x = {scale(graph_, x.tensor, {2.0f, 0.0f}), 2 * x.bound};  // a value that only the experts use
     for (int64_t weights = 1 + pick(2); weights > 0; --weights) {
       const int64_t experts = pick(2) == 0 ? 3 : 1 + pick(kExperts);
-      const DType dtype = used * s[2] <= 4 ? float_type() : DType::kF32;
-      Tensor* w = weights_.add(name("experts"), dtype, {s[0], width_, experts, 1});
+      Tensor* w = weights_.add(name("experts"), DType::kF32, {s[0], width_, experts, 1});
       keep(mul_mat_id(graph_, w, x.tensor, chosen, pick(3) == 0 ? ranges(experts) : SelectParams()),
            kLeafBound * x.bound * s[0]);
     }

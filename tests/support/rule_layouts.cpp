@@ -144,15 +144,21 @@ LayoutTrials::Outcome LayoutTrials::run(const std::string& text, int most) {
 std::string LayoutTrials::try_one(const std::string& text, const Named& leaves, const Named& expected) {
   std::string how = text;
   double tolerance = 0;
+  bool has_partial = false, has_quantized = false;
   Loaded loaded(text);
   for (Tensor* leaf : loaded.weights.tensors()) {
     const Layout& layout = layouts_.at(leaf->name);
     how += fmt::format("\n  {}: {}", leaf->name, layout.to_string());
     if (layout.is_partial()) tolerance = std::max(tolerance, tolerance_of(leaf->dtype));
-    // Before a product with quantised weights, the other operand is rounded to small integers. If the other operand is
-    // Partial, each rank rounds its addend with a separate scale.
-    if (traits(leaf->dtype).is_quantized) tolerance = std::max(tolerance, 1e-4);
+    has_partial = has_partial || layout.is_partial();
+    has_quantized = has_quantized || traits(leaf->dtype).is_quantized;
+    // Before a product with f16 or bf16 weights, 32 elements of the other operand are rounded to 14 bits with one
+    // scale. On a rank with fewer elements, the scale may be another one.
+    if (leaf->dtype == DType::kF16 || leaf->dtype == DType::kBF16) tolerance = std::max(tolerance, 2e-4);
   }
+  // Before a product with quantised weights, the other operand is rounded to 8 bits. If the other operand is Partial,
+  // each rank rounds its addend with a separate scale.
+  if (has_quantized) tolerance = std::max(tolerance, has_partial ? 2e-2 : 1e-4);
   try {
     const auto memory = allocate_tensors(loaded.weights.tensors(), device_->buffer_type(), Usage::kWeights);
     const auto plan = backend_->create_plan(loaded.graph);

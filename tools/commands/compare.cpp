@@ -26,7 +26,7 @@ struct CompareFlags {
   ContextFlags context;
   OutputFlag output;
   PromptFlags prompt;
-  double threshold = 1e-4;
+  double threshold = 1e-3;
 
   void check() {
     devices.check();

@@ -145,7 +145,8 @@ TEST_P(LlamaWeightTypes, LogitsMatchLogitsOfPlainForwardPass) {
     ASSERT_EQ(logits.size(), expected.size());
     double most = 0;
     for (size_t i = 0; i < expected.size(); ++i) most = std::max(most, std::abs(logits[i] - expected[i]));
-    EXPECT_LE(most, traits(GetParam()).is_quantized ? 5e-3 : 2e-5) << mesh.devices;
+    // The kernels round f16 and bf16 weights and their columns to 14 bits.
+    EXPECT_LE(most, GetParam() == DType::kF32 ? 2e-5 : traits(GetParam()).is_quantized ? 5e-3 : 9e-3) << mesh.devices;
   }
 }
 
