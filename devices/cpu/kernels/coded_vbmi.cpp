@@ -377,7 +377,8 @@ void to_panel(const std::byte* group, int64_t k_begin, int64_t k, std::byte* pan
 
 template <class Format>
 constexpr CodedPacked coded_packed(DType dtype) {
-  return {dtype, {packed_bytes<Format>, pack<Format>, unpack<Format>, dot_packed<Format>, 4}, to_panel<Format>};
+  return {
+      dtype, {packed_bytes<Format>, pack<Format>, unpack<Format>, dot_packed<Format>, kDotColumns}, to_panel<Format>};
 }
 
 }  // namespace

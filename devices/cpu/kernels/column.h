@@ -55,6 +55,19 @@ inline Column column_at(const std::byte* at, int64_t k_total, int64_t k_begin = 
           c.half_sums + half, c.starts + part, c.half_starts + half};
 }
 
+/// Returns the initial integer sums of a part or of a half, from Column::starts or Column::half_starts. kOffset is the
+/// offset that the stored weights contain.
+template <int kOffset>
+inline I32 start_sums(int32_t start) {
+  if constexpr (kOffset == 0) {
+    return I32{};
+  } else if constexpr (kOffset % kStartUnit == 0) {
+    return splat(start) * (kOffset / kStartUnit);
+  } else {
+    return splat(start / kStartUnit * kOffset);
+  }
+}
+
 size_t column_bytes(int64_t k);
 void quantize(const float* x, std::byte* column, int64_t k);
 

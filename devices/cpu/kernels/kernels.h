@@ -3,11 +3,11 @@
 // may call kernels. This header and its includes contain no inline functions. Files compiled for different instruction
 // sets include this header, and the linker would keep an arbitrary copy of an inline function.
 //
-// Matrix products of the weights `a` and the columns `b` have two forms with the same bits. `packed.dot` is for a few
-// columns. It reads packed groups once, and memory bandwidth limits its speed. A *panel* is for more columns, and for
-// rows that are not packed. `panel_rows` rows of `a` are interleaved and decoded once, and then multiplied by all
-// columns. Panels are made from rows in the tensor's layout or from *packed* groups. In a packed group, `panel_rows`
-// rows are interleaved but not decoded. Weights that were repacked at load have packed rows (packed_layout.h).
+// Matrix products of the weights `a` and the columns `b` have two forms with the same bits. `dot` is for a few columns.
+// It reads rows or packed groups once, and memory bandwidth limits its speed. A *panel* is for more columns.
+// `panel_rows` rows of `a` are interleaved and decoded once, and then multiplied by all columns. Both forms accept rows
+// in the tensor's layout and *packed* groups. In a packed group, `panel_rows` rows are interleaved but not decoded.
+// Weights that were repacked at load have packed groups (packed_layout.h).
 //
 // The operations on an element of the result, and their order, depend only on the row, the column and the dtype. For
 // f32 weights, the products of kFloatBlock elements are added one after another, and the sums of these blocks are added

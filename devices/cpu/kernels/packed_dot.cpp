@@ -15,7 +15,7 @@ struct Quantized {
 
   /// For every row, returns the dot product of group g of the weights and the elements of a column.
   static I32 products(const Bytes (&weights)[8], const Column& b, int64_t part, int g) {
-    constexpr int kOffset = kPackedOffset<Format>, kBits = Format::kOffset == kSigned ? 8 : Format::kBits;
+    constexpr int kBits = Format::kOffset == kSigned ? 8 : Format::kBits;
     Bytes own[kQuads], columns[kQuads];
     SHOAL_UNROLL
     for (int i = 0; i < kQuads; ++i) {
@@ -23,7 +23,7 @@ struct Quantized {
       columns[i] = splat_quad(b.values + 32 * part + 4 * (g * kQuads + i));
     }
     const int32_t start = kGroups == 2 ? b.half_starts[2 * part + g] : b.starts[part];
-    return quad_dots<kBits>(kOffset == 0 ? I32{} : splat(start / kStartUnit * kOffset), own, columns);
+    return quad_dots<kBits>(start_sums<kPackedOffset<Format>>(start), own, columns);
   }
 
   template <int C>
@@ -67,7 +67,9 @@ struct Quantized {
         part<C>(reader, i, first + i, b, sums);
       }
     }
-    for (int i = 0; first + i < parts; ++i) part<C>(PackedReader<Format>(unit), i, first + i, b, sums);
+    if constexpr (Layout::kBlocks > 1) {
+      for (int i = 0; first + i < parts; ++i) part<C>(PackedReader<Format>(unit), i, first + i, b, sums);
+    }
   }
 };
 

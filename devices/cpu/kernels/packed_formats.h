@@ -11,6 +11,10 @@
 #include "devices/cpu/kernels/narrow.h"
 #include "devices/cpu/kernels/packed_layout.h"
 
+// Kernels unroll the loop over the parts of a unit. In such large loops, compilers inline only some of the calls. All
+// calls of values() and scales() must be inlined, so that all shifts are constants.
+#define SHOAL_INLINE [[gnu::always_inline]] inline
+
 namespace shoal::cpu::SHOAL_ISA {
 
 /// Every byte that a reader returns contains this offset (see the formula above).
@@ -58,7 +62,7 @@ struct PackedReader<Of32<Block>> : PackedUnit<Of32<Block>> {
   using Unit = PackedUnit<Format>;
   using Unit::Unit;
 
-  void values(int part, Bytes (&to)[8]) const {
+  SHOAL_INLINE void values(int part, Bytes (&to)[8]) const {
     if constexpr (Block::kBits == 8) {
       SHOAL_UNROLL
       for (int i = 0; i < 8; ++i) to[i] = Unit::word(part, i);
@@ -78,7 +82,7 @@ struct PackedReader<Of32<Block>> : PackedUnit<Of32<Block>> {
       for (int i = 0; i < 8; ++i) to[i] |= byte_field(bits, i - 4, 16);
     }
   }
-  void scales(int part, F32 (&scale)[1], F32 (&add)[1]) const {
+  SHOAL_INLINE void scales(int part, F32 (&scale)[1], F32 (&add)[1]) const {
     scale[0] = Unit::scale(part);
     if constexpr (Format::kAdds) add[0] = Unit::half(part, 1);
   }
@@ -88,11 +92,11 @@ template <>
 struct PackedReader<Q2_K> : PackedUnit<Q2_K> {
   F32 factor, minimum;
   explicit PackedReader(const std::byte* unit) : PackedUnit(unit), factor(half(0, 0)), minimum(-half(0, 1)) {}
-  void values(int part, Bytes (&to)[8]) const {
+  SHOAL_INLINE void values(int part, Bytes (&to)[8]) const {
     SHOAL_UNROLL
     for (int i = 0; i < 8; ++i) to[i] = byte_field(word(0, 4 + part / 4 * 8 + i), part % 4 * 2, 3);
   }
-  void scales(int part, F32 (&scale)[2], F32 (&add)[2]) const {
+  SHOAL_INLINE void scales(int part, F32 (&scale)[2], F32 (&add)[2]) const {
     for (int g = 0; g < 2; ++g) {
       const I32 both = byte_of((2 * part + g) / 4, (2 * part + g) % 4);
       scale[g] = to_float(both & 15) * factor;
@@ -105,13 +109,13 @@ template <>
 struct PackedReader<Q3_K> : PackedUnit<Q3_K> {
   F32 factor;
   explicit PackedReader(const std::byte* unit) : PackedUnit(unit), factor(half(0, 0)) {}
-  void values(int part, Bytes (&to)[8]) const {
+  SHOAL_INLINE void values(int part, Bytes (&to)[8]) const {
     SHOAL_UNROLL
     for (int i = 0; i < 8; ++i) {
       to[i] = byte_field(word(0, 8 + part / 4 * 8 + i), part % 4 * 2, 3) | byte_field(word(0, i), part - 2, 4);
     }
   }
-  void scales(int part, F32 (&scale)[2], F32 (&)[2]) const {
+  SHOAL_INLINE void scales(int part, F32 (&scale)[2], F32 (&)[2]) const {
     for (int g = 0; g < 2; ++g) {
       const int j = 2 * part + g;
       const I32 low = byte_of(24 + j % 8 / 4, j % 4) >> (j / 8 * 4), high = byte_of(26, j % 4) >> (j / 4 * 2);
@@ -136,7 +140,7 @@ struct PackedK32 : PackedUnit<Format> {
     integers[1][0] = (low & 0x0f0f0f0f) | ((s >> 2) & 0x30303030);
     integers[1][1] = ((low >> 4) & 0x0f0f0f0f) | ((m >> 2) & 0x30303030);
   }
-  void scales(int part, F32 (&scale)[1], F32 (&add)[1]) const {
+  SHOAL_INLINE void scales(int part, F32 (&scale)[1], F32 (&add)[1]) const {
     const I32(&of)[2] = integers[part / 4];
     scale[0] = to_float((of[0] >> (8 * (part % 4))) & 255) * factor;
     add[0] = to_float((of[1] >> (8 * (part % 4))) & 255) * minimum;
@@ -146,7 +150,7 @@ struct PackedK32 : PackedUnit<Format> {
 template <>
 struct PackedReader<Q4_K> : PackedK32<Q4_K> {
   using PackedK32::PackedK32;
-  void values(int part, Bytes (&to)[8]) const {
+  SHOAL_INLINE void values(int part, Bytes (&to)[8]) const {
     SHOAL_UNROLL
     for (int i = 0; i < 8; ++i) to[i] = byte_field(word(0, 3 + part / 2 * 8 + i), part % 2 * 4, 15);
   }
@@ -155,7 +159,7 @@ struct PackedReader<Q4_K> : PackedK32<Q4_K> {
 template <>
 struct PackedReader<Q5_K> : PackedK32<Q5_K> {
   using PackedK32::PackedK32;
-  void values(int part, Bytes (&to)[8]) const {
+  SHOAL_INLINE void values(int part, Bytes (&to)[8]) const {
     SHOAL_UNROLL
     for (int i = 0; i < 8; ++i) {
       to[i] = byte_field(word(0, 11 + part / 2 * 8 + i), part % 2 * 4, 15) | byte_field(word(0, 3 + i), part - 4, 16);
@@ -167,7 +171,7 @@ template <>
 struct PackedReader<Q6_K> : PackedUnit<Q6_K> {
   F32 factor;
   explicit PackedReader(const std::byte* unit) : PackedUnit(unit), factor(half(0, 0)) {}
-  void values(int part, Bytes (&to)[8]) const {
+  SHOAL_INLINE void values(int part, Bytes (&to)[8]) const {
     const int half = part / 4, j = part % 4;
     SHOAL_UNROLL
     for (int i = 0; i < 8; ++i) {
@@ -175,7 +179,7 @@ struct PackedReader<Q6_K> : PackedUnit<Q6_K> {
               byte_field(word(0, 32 + half * 8 + i), 2 * j - 4, 48);
     }
   }
-  void scales(int part, F32 (&scale)[2], F32 (&)[2]) const {
+  SHOAL_INLINE void scales(int part, F32 (&scale)[2], F32 (&)[2]) const {
     for (int g = 0; g < 2; ++g) {
       const int j = 2 * part + g;
       const I32 bytes = bits_as<I32>(word(0, 48 + j / 4));
@@ -190,7 +194,7 @@ struct PackedReader<IQ4_XS> : PackedUnit<IQ4_XS> {
   I32 high;
   explicit PackedReader(const std::byte* unit)
       : PackedUnit(unit), factor(half(0, 0)), high(load_widened(number_of(0, 1))) {}
-  void values(int part, Bytes (&to)[8]) const {
+  SHOAL_INLINE void values(int part, Bytes (&to)[8]) const {
     SHOAL_UNROLL
     for (int i = 0; i < 4; ++i) {
       const Bytes both = word(0, 1 + 4 * part + i);
@@ -199,7 +203,7 @@ struct PackedReader<IQ4_XS> : PackedUnit<IQ4_XS> {
     }
     look_up<Block, kPackedOffset<IQ4_XS>>(to);
   }
-  void scales(int part, F32 (&scale)[1], F32 (&)[1]) const {
+  SHOAL_INLINE void scales(int part, F32 (&scale)[1], F32 (&)[1]) const {
     const I32 low = byte_of(0, part / 2) >> (part % 2 * 4);
     scale[0] = to_float(((low & 15) | ((high >> (2 * part)) & 3) << 4) - 32) * factor;
   }
@@ -210,7 +214,7 @@ struct PackedReader<IQ4_XS> : PackedUnit<IQ4_XS> {
 template <>
 struct PackedReader<NVFP4> : PackedUnit<NVFP4> {
   using PackedUnit::PackedUnit;
-  void values(int part, Bytes (&to)[8]) const {
+  SHOAL_INLINE void values(int part, Bytes (&to)[8]) const {
     SHOAL_UNROLL
     for (int i = 0; i < 4; ++i) {
       const Bytes both = word(0, 4 * part + i);
@@ -219,7 +223,7 @@ struct PackedReader<NVFP4> : PackedUnit<NVFP4> {
     }
     look_up<Block, kPackedOffset<NVFP4>>(to);
   }
-  void scales(int part, F32 (&scale)[2], F32 (&)[2]) const {
+  SHOAL_INLINE void scales(int part, F32 (&scale)[2], F32 (&)[2]) const {
     for (int g = 0; g < 2; ++g) {
       const I32 bits = load_widened(number_of(0, 2 * part + g));
       uint16_t halves[kLanes];

@@ -1,7 +1,8 @@
 // Divides the product of packed groups (packed_layout.h) and a few columns into tiles of one group and up to
-// kTileColumns columns. Each lane of a vector belongs to one row, so no sum crosses lanes.
+// kDotColumns columns. Each lane of a vector belongs to one row, so no sum crosses lanes.
 #pragma once
 
+#include "devices/cpu/kernels/column_tiles.h"
 #include "devices/cpu/kernels/kernels.h"
 #include "devices/cpu/kernels/part.h"
 #include "devices/cpu/kernels/prefetch.h"
@@ -11,8 +12,6 @@ namespace shoal::cpu::SHOAL_ISA {
 
 /// Prefetch distance in bytes. A distance of two pages hides the memory latency at full bandwidth.
 inline constexpr size_t kAhead = 8192;
-
-inline constexpr int kTileColumns = 4;
 
 template <class Kind, int C>
 void group_columns(const DotArgs& args, const std::byte* group, int64_t row, int64_t column) {
@@ -35,23 +34,8 @@ template <class Kind>
 void dot_groups(const DotArgs& args) {
   const std::byte* group = args.a;
   for (int64_t row = 0; row < args.rows; row += kLanes, group += args.a_stride) {
-    int64_t column = 0;
-    for (; column + kTileColumns <= args.columns; column += kTileColumns) {
-      group_columns<Kind, kTileColumns>(args, group, row, column);
-    }
-    switch (args.columns - column) {
-      case 3:
-        group_columns<Kind, 3>(args, group, row, column);
-        break;
-      case 2:
-        group_columns<Kind, 2>(args, group, row, column);
-        break;
-      case 1:
-        group_columns<Kind, 1>(args, group, row, column);
-        break;
-      default:
-        break;
-    }
+    for_column_tiles<kDotColumns>(args.columns,
+                                  [&]<int C>(int64_t column) { group_columns<Kind, C>(args, group, row, column); });
   }
 }
 

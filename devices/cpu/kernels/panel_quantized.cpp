@@ -16,8 +16,7 @@ struct Quantized : PanelLayout<kGroups_, kAdds_> {
     return SHOAL_ISA::column_at(at, k_total, k_begin);
   }
   static I32 start(const Column& column, int64_t part, int g) {
-    if constexpr (kBias == 0) return I32{};
-    return splat(kGroups == 2 ? column.half_starts[2 * part + g] : column.starts[part]) * (kBias / kStartUnit);
+    return start_sums<kBias>(kGroups == 2 ? column.half_starts[2 * part + g] : column.starts[part]);
   }
   static I32 step(I32 sum, Bytes weights, Bytes column) { return quad_dot(sum, weights, column); }
   static float sum(const Column& column, int64_t part, int g) {

@@ -2,6 +2,7 @@
 // tile stay in registers.
 #pragma once
 
+#include "devices/cpu/kernels/column_tiles.h"
 #include "devices/cpu/kernels/kernels.h"
 #include "devices/cpu/kernels/part.h"
 #include "devices/cpu/kernels/quad_dot.h"
@@ -36,8 +37,8 @@ inline void store_sums(const PanelArgs& args, int64_t row, int64_t column, const
 }
 
 /// Tile::run<R, C>(args, row, column) multiplies R panels, starting at `row`, by C columns, starting at `column`. The
-/// operations on an element of the result are the same for all R and C. A tile has Tile::panels(C) panels. All panels of
-/// a tile use the same load of a column.
+/// operations on an element of the result are the same for all R and C. A tile has Tile::panels(C) panels. All panels
+/// of a tile use the same load of a column.
 template <class Tile, int C>
 void panel_rows_by(const PanelArgs& args, int64_t column) {
   constexpr int kPanels = Tile::panels(C);
@@ -48,29 +49,9 @@ void panel_rows_by(const PanelArgs& args, int64_t column) {
   for (; row < args.rows; row += kLanes) Tile::template run<1, C>(args, row, column);
 }
 
-/// Multiplies the panels by `columns` columns. `columns` is at most C.
-template <class Tile, int C>
-void panel_columns(const PanelArgs& args, int64_t column, int64_t columns) {
-  if constexpr (C > 1) {
-    if (columns < C) return panel_columns<Tile, C - 1>(args, column, columns);
-  }
-  panel_rows_by<Tile, C>(args, column);
-}
-
-/// Number of columns of the next tile. The remaining columns are divided evenly among tiles of at most `most` columns,
-/// so that no tile has much fewer columns than the other tiles.
-inline int64_t tile_columns(int64_t remaining, int64_t most) {
-  const int64_t tiles = (remaining + most - 1) / most;
-  return (remaining + tiles - 1) / tiles;
-}
-
 template <class Tile, int kMost>
 void panel_tiles(const PanelArgs& args) {
-  for (int64_t column = 0; column < args.columns;) {
-    const int64_t columns = tile_columns(args.columns - column, kMost);
-    panel_columns<Tile, kMost>(args, column, columns);
-    column += columns;
-  }
+  for_column_tiles<kMost>(args.columns, [&]<int C>(int64_t column) { panel_rows_by<Tile, C>(args, column); });
 }
 
 /// Multiplies panels of integers by columns of integers. Panels and columns have scales. A Kind describes the format of

@@ -20,7 +20,7 @@ constexpr WeightKernels of_format() {
       {panel_bytes<Format::kGroups, Format::kAdds>, panel_from_rows<Format>, nullptr, multiply<Format>},
       to_f32<Format>};
   if constexpr (kIsPackable<Format>) {
-    kernels.packed = {packed_bytes<Format>, pack<Format>, unpack<Format>, packed_dot<Format>, 4};
+    kernels.packed = {packed_bytes<Format>, pack<Format>, unpack<Format>, packed_dot<Format>, kDotColumns};
     kernels.panels.from_packed = panel_from_packed<Format>;
   }
   return kernels;
@@ -40,7 +40,7 @@ template <class Rows>
 constexpr WeightKernels of_halves() {
   WeightKernels kernels{Columns::kWords, nullptr, 0, of_packed_rows<Rows>(), {}, rows_to_f32<Rows>};
   kernels.packed.dot = packed_dot_rows<Rows>;
-  kernels.packed.dot_columns = 4;
+  kernels.packed.dot_columns = kDotColumns;
   kernels.panels = {word_panel_bytes, word_panel_from_rows<Rows>, word_panel_from_packed<Rows>,
                     multiply_words,   add_outliers<Rows>,         add_packed_outliers<Rows>};
   return kernels;

@@ -37,8 +37,8 @@ inline void transpose(I32 (&v)[8]) {
   }
 }
 #else
-/// Each round is a perfect shuffle of all lanes. The top bit of the row number becomes
-/// the lowest bit of the lane number. After log2(kLanes) rounds, the row number and the lane number are exchanged.
+/// Each round is a perfect shuffle of all lanes. The top bit of the row number becomes the lowest bit of the lane
+/// number. After log2(kLanes) rounds, the row number and the lane number are exchanged.
 inline void transpose(I32 (&v)[kLanes]) {
   SHOAL_UNROLL
   for (int round = 1; round < kLanes; round *= 2) {

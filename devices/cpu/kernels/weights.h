@@ -8,6 +8,10 @@
 
 namespace shoal::cpu::SHOAL_ISA {
 
+/// Largest number of columns for which the product of packed groups is faster without panels. Up to this number, each
+/// weight is decoded once for all columns.
+inline constexpr int kDotColumns = 6;
+
 /// Member of WeightKernels.
 template <class Format>
 void dot(const DotArgs& args);  // dot_rows.cpp

@@ -29,9 +29,12 @@ struct RowsOfB {
   int64_t shared2, shared3;
 };
 
+/// Largest number of columns that each part converts for itself. This is faster than to wait for other parts.
+constexpr int64_t kOwnColumns = 4;
+
 /// Whether each part converts and lists all columns for itself. If true, prepare() is not needed.
 bool has_own_columns(const ProductShape& shape) {
-  return shape.columns <= 4;
+  return shape.columns <= kOwnColumns;
 }
 
 ProductMemory memory_of(const Tensor& node, const ProductShape& shape, int parts, int part, std::byte* workspace) {

@@ -9,10 +9,10 @@
 // prepare() of the op does steps 1 and 2, and run() does step 3. If mul_mat has few columns, each part does steps 1 and
 // 2 for itself in run().
 //
-// A packed matrix (devices/cpu/packed_buffer.h) with a few columns is multiplied in its packed form. Other matrices are
-// decoded into panels (devices/cpu/kernels/kernels.h). Both forms give the same bits. So an element of the result
-// depends only on its row of a and its column. It does not depend on the number of columns, on the number of parts, on
-// the division of the rows of a, or on the layout of a.
+// A matrix with a few columns is multiplied in its stored or packed form (devices/cpu/packed_buffer.h). A matrix with
+// more columns is decoded into panels (devices/cpu/kernels/kernels.h). Both forms give the same bits. So an element of
+// the result depends only on its row of a and its column. It does not depend on the number of columns, on the number of
+// parts, on the division of the rows of a, or on the layout of a.
 #pragma once
 
 #include <cstddef>
