@@ -8,7 +8,7 @@
 namespace shoal::bench {
 namespace {
 
-constexpr int64_t kColumns[] = {1, 2, 4, 8, 16, 32, 64, 128, 512};
+constexpr int64_t kColumns[] = {1, 2, 4, 6, 8, 16, 32, 64, 512};
 
 struct Size {
   int64_t k, m;
