@@ -14,12 +14,8 @@
 namespace shoal::tools {
 namespace {
 
-/// Number of tokens in the warm-up of a generation test. This number is enough to build the graphs and to run each
-/// graph again.
-constexpr int64_t kWarmupTokens = 4;
-
 template <class T>
-double mean(const std::vector<T>& values) {
+double mean_of(const std::vector<T>& values) {
   if (values.empty()) return 0.0;
   return static_cast<double>(std::accumulate(values.begin(), values.end(), T{})) / static_cast<double>(values.size());
 }
@@ -27,7 +23,7 @@ double mean(const std::vector<T>& values) {
 template <class T>
 double deviation(const std::vector<T>& values) {
   if (values.size() < 2) return 0.0;
-  const double middle = mean(values);
+  const double middle = mean_of(values);
   double sum = 0.0;
   for (const T value : values) sum += (static_cast<double>(value) - middle) * (static_cast<double>(value) - middle);
   return std::sqrt(sum / static_cast<double>(values.size() - 1));
@@ -42,17 +38,30 @@ void run(models::Session& session, std::span<const int32_t> tokens, bool togethe
   }
 }
 
-/// Lets `stop` interrupt the computation of a node. Sets this callback only if all devices are CPUs, because the cost
-/// of callbacks on other devices is unknown.
-void let_stop(models::Session& session, const models::Placement& placement, const std::function<bool()>& stop) {
+}  // namespace
+
+double mean(const std::vector<int64_t>& values) {
+  return mean_of(values);
+}
+double mean(const std::vector<double>& values) {
+  return mean_of(values);
+}
+
+int64_t percentile(std::vector<int64_t> values, double share) {
+  if (values.empty()) return 0;
+  const auto rank = static_cast<ptrdiff_t>(std::ceil(share * static_cast<double>(values.size())));
+  const auto found = values.begin() + std::clamp<ptrdiff_t>(rank - 1, 0, std::ssize(values) - 1);
+  std::nth_element(values.begin(), found, values.end());
+  return *found;
+}
+
+void let_stop(sched::Scheduler& scheduler, const models::Placement& placement, const std::function<bool()>& stop) {
   const auto members = placement.members();
   const bool cpus =
       std::all_of(members.begin(), members.end(), [](Device* one) { return one->type() == DeviceType::kCpu; });
   if (!stop || !cpus || processes() != nullptr) return;  // all processes must stop after the same run
-  for (int i = 0; i < session.scheduler().backends(); ++i) session.scheduler().backend(i).set_abort_callback(stop);
+  for (int i = 0; i < scheduler.backends(); ++i) scheduler.backend(i).set_abort_callback(stop);
 }
-
-}  // namespace
 
 std::string DeviceList::text() const {
   std::string text;
@@ -66,7 +75,9 @@ std::string DeviceList::text() const {
 }
 
 std::string BenchTest::name() const {
-  const std::string what = prompt > 0 ? fmt::format("pp{}", prompt) : fmt::format("tg{}", generate);
+  const std::string what = parallel > 0 ? fmt::format("np{} pp{} tg{}", parallel, prompt, generate)
+                           : prompt > 0 ? fmt::format("pp{}", prompt)
+                                        : fmt::format("tg{}", generate);
   return depth > 0 ? fmt::format("{} @ d{}", what, depth) : what;
 }
 
@@ -88,9 +99,9 @@ double BenchSamples::stddev_rate() const {
   return deviation(rates());
 }
 
-std::vector<int32_t> bench_tokens(int64_t count, int64_t vocabulary) {
+std::vector<int32_t> bench_tokens(int64_t count, int64_t vocabulary, uint32_t seed) {
   std::vector<int32_t> tokens(static_cast<size_t>(count));
-  uint32_t state = 1;
+  uint32_t state = seed;
   for (int32_t& token : tokens) {
     state = state * 1664525u + 1013904223u;
     token = static_cast<int32_t>((state >> 8) % static_cast<uint32_t>(vocabulary));
@@ -107,14 +118,14 @@ BenchSamples measure(Deployment& deployment, const BenchTest& test, const models
   const auto go_on = [&] {
     if (stop && stop()) throw Interrupted();
   };
-  const std::vector<int32_t> all = bench_tokens(test.context(), model.hparams.vocab);
+  const std::vector<int32_t> all = bench_tokens(test.length(), model.hparams.vocab);
   const std::span<const int32_t> filled = std::span(all).first(static_cast<size_t>(test.depth));
   const std::span<const int32_t> tokens = std::span(all).subspan(filled.size());
   BenchSamples samples{test.tokens(), {}};
   const TraceRowUse row = options.tracer != nullptr ? options.tracer->row("bench") : nullptr;
   try {
     models::Session session(model, placement, placement.init(), options);
-    let_stop(session, placement, stop);
+    let_stop(session.scheduler(), placement, stop);
     // Rewinds the session to the depth of the test. If this rewind is not possible, fills the cache from position 0 to
     // this depth.
     const auto go_to_depth = [&] {

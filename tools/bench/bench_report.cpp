@@ -33,6 +33,45 @@ Column rate_column(const BenchResult& r) {
   return {"t/s (simulated)", 15, s.ns.empty() ? "does not fit" : fmt::format("{:.2f}", s.avg_rate()), true};
 }
 
+/// The columns of a test with requests, with the names of llama-batched-bench: S_PP and S_TG are the rates of the
+/// prompt phase and of the generation phase, and S is the rate of all tokens.
+std::vector<Column> request_columns(const BenchSamples& samples) {
+  const RequestTimes& times = samples.requests;
+  const auto number = [](double value) { return fmt::format("{:.2f}", value); };
+  const auto ms = [&](const std::vector<int64_t>& ns, double share) {
+    return ns.empty() ? "-" : fmt::format("{:.1f}", static_cast<double>(percentile(ns, share)) / 1e6);
+  };
+  const bool generates = !times.between_ns.empty();
+  return {{"S_PP t/s", 9, number(mean(times.prompt_rates)), true},
+          {"S_TG t/s", 9, generates ? number(mean(times.generation_rates)) : "-", true},
+          {"S t/s", 18, fmt::format("{:.2f} ± {:.2f}", samples.avg_rate(), samples.stddev_rate()), true},
+          {"TTFT p50 ms", 11, ms(times.first_ns, 0.5), true},
+          {"p99", 9, ms(times.first_ns, 0.99), true},
+          {"ITL p50 ms", 10, ms(times.between_ns, 0.5), true},
+          {"p99", 9, ms(times.between_ns, 0.99), true}};
+}
+
+/// The JSON fields of a test with requests. t_pp to speed are the fields of llama-batched-bench, in seconds and tokens
+/// per second.
+Json request_fields(const BenchSamples& samples) {
+  const RequestTimes& times = samples.requests;
+  const auto seconds = [](const std::vector<int64_t>& ns) { return mean(ns) / 1e9; };
+  Json fields{{"t_pp", seconds(times.prompt_ns)},
+              {"speed_pp", mean(times.prompt_rates)},
+              {"t_tg", seconds(times.generation_ns)},
+              {"speed_tg", mean(times.generation_rates)},
+              {"t", seconds(samples.ns)},
+              {"speed", samples.avg_rate()}};
+  for (const auto& [name, ns] : {std::pair{"ttft", &times.first_ns}, std::pair{"itl", &times.between_ns}}) {
+    fields[fmt::format("{}_p50_ns", name)] = ns->empty() ? Json() : Json(percentile(*ns, 0.5));
+    fields[fmt::format("{}_p99_ns", name)] = ns->empty() ? Json() : Json(percentile(*ns, 0.99));
+  }
+  fields["samples_pp_ts"] = times.prompt_rates;
+  fields["samples_tg_ts"] = times.generation_rates;
+  fields["preemptions"] = times.preemptions;
+  return fields;
+}
+
 std::vector<Column> markdown_columns(const BenchResult& r, const BenchColumns& shown) {
   const auto number = [](int64_t value) { return fmt::format("{}", value); };
   std::vector<Column> columns{{"model", shown.model_width, r.model_type, false},
@@ -51,7 +90,11 @@ std::vector<Column> markdown_columns(const BenchResult& r, const BenchColumns& s
   add_if(shown.cache_types, {"type_v", 6, std::string(name_of(r.session.dtype_v)), false});
   columns.push_back({"ts", shown.ratio_width, ratio_text(r.setup), false});
   columns.push_back({"test", std::max<size_t>(15, shown.test_width), r.test.name(), true});
-  columns.push_back(rate_column(r));
+  if (r.test.parallel > 0) {
+    for (Column& column : request_columns(r.samples)) columns.push_back(std::move(column));
+  } else {
+    columns.push_back(rate_column(r));
+  }
   for (const BenchColumn& more : r.more_columns) columns.push_back({more.name, more.width, more.cell, true});
   for (Column& column : columns) column.width = std::max(column.width, column.name.size());
   return columns;
@@ -108,6 +151,7 @@ nlohmann::ordered_json to_json(const BenchResult& r) {
                               {"n_prompt", r.test.prompt},
                               {"n_gen", r.test.generate},
                               {"n_depth", r.test.depth},
+                              {"n_parallel", r.test.parallel},
                               {"test", r.test.name()},
                               {"test_time", r.time},
                               {"avg_ns", s.avg_ns()},
@@ -116,6 +160,7 @@ nlohmann::ordered_json to_json(const BenchResult& r) {
                               {"stddev_ts", s.stddev_rate()},
                               {"samples_ns", s.ns},
                               {"samples_ts", s.rates()}};
+  if (r.test.parallel > 0) json.update(request_fields(s));
   if (r.simulated.empty()) return json;
   json["simulated"] = r.simulated;
   json.update(r.more_fields);

@@ -78,6 +78,42 @@ std::vector<BenchSetup> combine(const BenchLists& lists, models::SplitMode mode)
   return setups;
 }
 
+/// Combines every prompt, every generation and every number of requests.
+std::vector<BenchTest> request_tests(const BenchLists& lists) {
+  std::vector<BenchTest> tests;
+  for (const int64_t prompt : lists.prompts) {
+    for (const int64_t generate : lists.generates) {
+      for (const int64_t parallel : lists.parallels) {
+        if (prompt == 0 || generate == 0) {
+          throw UsageError("with -np, each request has a prompt and an answer; use -p and -n above 0");
+        }
+        tests.push_back({.prompt = prompt, .generate = generate, .parallel = parallel});
+      }
+    }
+  }
+  return tests;
+}
+
+/// Throws UsageError if no session or no engine can run the test.
+void check_test(const BenchTest& test) {
+  if (test.length() > kMostTokens) {
+    throw UsageError(fmt::format("{}: a sequence has at most {} positions; use fewer tokens (-p, -n, -d)", test.name(),
+                                 kMostTokens));
+  }
+  const int64_t batch = std::min(test.batch, test.ubatch);
+  if (test.parallel > batch) {
+    throw UsageError(
+        fmt::format("{}: a batch of {} tokens has at most {} requests; use a larger -b and -ub, or a "
+                    "smaller -np",
+                    test.name(), batch, batch));
+  }
+  if (test.parallel > kMostTokens / test.length()) {
+    throw UsageError(
+        fmt::format("{}: a cache has at most {} positions; use fewer tokens (-p, -n, -d) or requests (-np)",
+                    test.name(), kMostTokens));
+  }
+}
+
 }  // namespace
 
 void spell_out_devices(BenchLists& lists, const std::function<std::string()>& all,
@@ -115,15 +151,17 @@ int most_together(const std::vector<BenchSetup>& setups, models::SplitMode mode)
 std::vector<BenchTest> make_tests(const BenchLists& lists) {
   std::vector<BenchTest> tests;
   const auto add = [&](const BenchTest& test) {
-    if (test.tokens() == 0) return;
+    if (test.prompt + test.generate == 0) return;
+    check_test(test);
     tests.push_back(test);
-    if (test.context() <= kMostTokens) return;
-    throw UsageError(fmt::format("{}: a sequence has at most {} positions; use fewer tokens (-p, -n, -d)", test.name(),
-                                 kMostTokens));
   };
   for (const int64_t batch : lists.batches) {
     for (const int64_t ubatch : lists.ubatches) {
       for (const int64_t depth : lists.depths) {
+        for (const BenchTest& test : request_tests(lists)) {
+          add({test.prompt, test.generate, depth, batch, ubatch, test.parallel});
+        }
+        if (!lists.parallels.empty()) continue;
         for (const int64_t count : lists.prompts) add({count, 0, depth, batch, ubatch});
         for (const int64_t count : lists.generates) add({0, count, depth, batch, ubatch});
       }
@@ -176,7 +214,7 @@ void BenchFlags::add_to(CLI::App& app, const std::string& devices_help) {
 
 models::SessionOptions BenchFlags::session(const BenchTest& test) const {
   models::SessionOptions session = context.session();
-  if (context.context == 0) session.context = test.context();
+  if (context.context == 0) session.context = test.length();
   session.batch = std::min(test.batch, test.ubatch);
   session.candidates = candidates;
   return session;
@@ -196,6 +234,7 @@ tuning::Asked BenchFlags::asked(const BenchSetup& setup, models::DeviceGroups gr
   tuning::Asked asked = devices_of(setup).asked(std::move(groups));
   const tuning::Workload most = most_of(tests);
   asked.way_rows = tuning::rows_seen(most);
+  for (const BenchTest& test : tests) asked.way_tokens = std::max(asked.way_tokens, test.parallel);
   if (most.generate > 0) return asked;
   for (const BenchTest& test : tests) {
     asked.way_tokens = std::max(asked.way_tokens, std::min({test.batch, test.ubatch, test.prompt}));
@@ -206,12 +245,13 @@ tuning::Asked BenchFlags::asked(const BenchSetup& setup, models::DeviceGroups gr
 BenchColumns BenchFlags::columns(const std::vector<BenchSetup>& setups, const std::vector<BenchTest>& tests) const {
   BenchColumns columns;
   const BenchTest& deepest = *std::max_element(
-      tests.begin(), tests.end(), [](const BenchTest& a, const BenchTest& b) { return a.context() < b.context(); });
+      tests.begin(), tests.end(), [](const BenchTest& a, const BenchTest& b) { return a.length() < b.length(); });
   for (const std::string& path : lists.models) {
     const auto model = models::open_model(path);
     columns.model_width = std::max(columns.model_width, describe_model(*model).size());
     devices.split.warn_of_ways(*model, most_together(setups, devices.split.mode));
-    warn_of_context(model->hparams, models::session_size(model->hparams, session(deepest)).context);
+    const int64_t context = models::session_size(model->hparams, session(deepest)).context;
+    warn_of_context(model->hparams, deepest.parallel > 0 ? deepest.length() : context);
   }
   columns.threads = lists.threads != BenchLists().threads;
   columns.batch = lists.batches != BenchLists().batches;

@@ -25,6 +25,7 @@ struct BenchLists {
   std::vector<std::string> ratios;           ///< lists of shares; each list applies to device lists of the same length
   std::vector<int64_t> threads{0};
   std::vector<int64_t> prompts{512}, generates{128}, depths{0}, batches{2048}, ubatches{512};
+  std::vector<int64_t> parallels;  ///< numbers of requests that run at the same time
 };
 
 /// Adds a flag that accepts a list of whole numbers, such as "512, 1024". `counts` must outlive the parsing.
@@ -45,8 +46,13 @@ std::vector<BenchSetup> make_setups(const BenchLists& lists, models::SplitMode m
 /// Maximum of devices_together() over all setups.
 int most_together(const std::vector<BenchSetup>& setups, models::SplitMode mode);
 
-/// The tests for each batch size and each depth: prompts first, then generations. Token counts of 0 are skipped. Throws
-/// UsageError if no test remains, or if a test needs more than kMostTokens positions.
+/// The tests for each batch size and each depth: prompts first, then generations. Token counts of 0 are skipped. With
+/// numbers of requests, each test is a combination of a prompt, a generation and a number of requests. Throws
+/// UsageError in these cases:
+/// - no test remains
+/// - a test needs more than kMostTokens positions
+/// - requests have no prompt or generate no tokens
+/// - there are more requests than tokens in a batch
 std::vector<BenchTest> make_tests(const BenchLists& lists);
 
 /// Maximum prompt length, maximum number of generated tokens and maximum depth over all tests.
@@ -68,7 +74,8 @@ struct BenchFlags {
   models::SessionOptions session(const BenchTest& test) const;
   DeviceFlags devices_of(const BenchSetup& setup) const;
   /// Returns the request to the chooser for a setup. The chooser chooses the modes of --expert-split and --latent-split
-  /// for the generation tests. If there are no generation tests, the chooser chooses these modes for the prompt tests.
+  /// for the generation tests, with one token of each request. If there are no generation tests, the chooser chooses
+  /// these modes for the prompt tests.
   tuning::Asked asked(const BenchSetup& setup, models::DeviceGroups groups, const std::vector<BenchTest>& tests) const;
   /// Table columns for these setups and tests. Opens every model, so that an invalid file is reported before the first
   /// row. Also warns of flags without effect.

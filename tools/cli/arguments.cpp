@@ -22,11 +22,11 @@ struct ShortFlag {
   std::string_view full;
 };
 constexpr std::array<ShortFlag, 15> kShortFlags{{
-    {"-np", "--parallel"},
     {"-dev", "--devices"},
     {"-ts", "--tensor-split"},
     {"-ub", "--ubatch-size"},
     {"-sm", "--split-mode"},
+    {"-np", "--parallel"},
     {"-ngl", "--n-gpu-layers"},
     {"-nkvo", "--no-kv-offload"},
     {"-ot", "--override-tensor"},

@@ -220,7 +220,7 @@ std::vector<Device*> DeviceFlags::find() const {
 void ContextFlags::add_to(CLI::App& app, bool may_choose) {
   add_integer(app, "-c,--ctx-size", context, 0, kMostTokens,
               "Context size in tokens. 0 means the model's training context (see --fit), or the size that the test "
-              "needs (commands simulate and compare)");
+              "needs (bench, simulate, compare)");
   add_types_to(app, may_choose);
 }
 

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "devices/cpu/cpu_device.h"
 #include "processes/remote_device.h"
 #include "tools/bench/bench_sweep.h"
+#include "tools/bench/parallel_bench.h"
 #include "tools/cli/command.h"
 #include "tools/cli/device_names.h"
 #include "tools/cli/interrupt.h"
@@ -28,6 +30,28 @@ struct MeasureFlags : BenchFlags {
   TraceFlag trace;
 };
 
+bool measures_requests(const std::vector<BenchTest>& tests) {
+  return tests.front().parallel > 0;  // -np applies to all tests
+}
+
+/// Throws UsageError if the context of -c is too small for a test, or if several processes measure requests.
+void check_tests(const MeasureFlags& flags, const std::vector<BenchTest>& tests) {
+  const int64_t context = flags.context.context;
+  for (const BenchTest& test : tests) {
+    if (context == 0 || test.length() <= context) continue;
+    throw UsageError(
+        fmt::format("{}: a sequence has {} tokens, but the context of -c has {}; use a larger -c or fewer "
+                    "tokens (-p, -n, -d)",
+                    test.name(), test.length(), context));
+  }
+  if (measures_requests(tests) && processes() != nullptr) {
+    throw UsageError("-np measures one process; run it without mpirun");
+  }
+  if (measures_requests(tests) && flags.sampling.on_host) {
+    warn("--sample-on-host has no effect on requests (-np), because devices always select candidates for requests");
+  }
+}
+
 /// Finds the devices of all setups in one call, because the number of CPU devices must not change between two setups.
 void find_all(const std::vector<BenchSetup>& setups) {
   std::vector<std::string> names;
@@ -36,15 +60,20 @@ void find_all(const std::vector<BenchSetup>& setups) {
   find_devices(names);
 }
 
-/// Options of a session with memory for the largest context and the largest batch of all tests.
-models::SessionOptions largest_session(const MeasureFlags& flags, const std::vector<BenchTest>& tests) {
+/// Options of a session or an engine with memory for the largest context and the largest batch of all tests.
+models::SessionOptions largest_session(const MeasureFlags& flags, const BenchSetup& setup, const models::Model& model,
+                                       const std::vector<BenchTest>& tests) {
   models::SessionOptions largest = flags.session(tests.front());
   for (const BenchTest& test : tests) {
-    const models::SessionOptions one = flags.session(test);
+    models::SessionOptions one = flags.session(test);
+    if (test.parallel > 0 && flags.context.context == 0) {
+      one.context = cache_tokens(test, model.hparams, setup.devices.names.size());
+    }
     largest.context = std::max(largest.context, one.context);
     largest.batch = std::max(largest.batch, one.batch);
+    largest.sequences = std::max(largest.sequences, test.parallel);
   }
-  return largest;
+  return measures_requests(tests) ? models::engine_options(largest) : largest;
 }
 
 Request request_of(const MeasureFlags& flags, const BenchSetup& setup, const std::vector<BenchTest>& tests,
@@ -54,7 +83,7 @@ Request request_of(const MeasureFlags& flags, const BenchSetup& setup, const std
   asked.work = most_of(tests);
   asked.objective = asked.work.generate > 0 ? tuning::Objective::kGeneration : tuning::Objective::kPrompt;
   asked.work = tuning::work_of(asked.work, asked.objective);
-  asked.session = largest_session(flags, tests);
+  asked.session = largest_session(flags, setup, *request.model, tests);
   asked.session.tracer = tracer;
   asked.load = flags.load.load(asked.session.op_offload);
   return request;
@@ -89,13 +118,21 @@ void measure_setup(const MeasureFlags& flags, const BenchSetup& setup, const std
   const auto members = deployment.placement->members();
   result.backends = backends_of(members);
   result.setup.threads = threads_of(members, setup.threads);
+  std::optional<ParallelBench> parallel;
   for (const BenchTest& test : tests) {
     if (interrupted()) throw Interrupted();
     result.test = test;
     result.time = utc_time();
     models::SessionOptions session = flags.session(test);
     session.tracer = tracer;
-    result.samples = measure(deployment, test, session, flags.options, interrupted);
+    if (test.parallel == 0) {
+      result.samples = measure(deployment, test, session, flags.options, interrupted);
+    } else {
+      if (parallel && parallel->batch() != session.batch) parallel.reset();  // frees the cache
+      if (!parallel) parallel.emplace(deployment, session.batch);
+      result.samples = parallel->measure(test, flags.options, interrupted);
+      result.session = deployment.asked.session;
+    }
     report.add(result);
   }
 }
@@ -122,7 +159,9 @@ int bench(MeasureFlags flags, Tracer* tracer) {
   const std::vector<BenchSetup> setups = make_setups(flags.lists, mode);
   check_comm(flags.devices.comm, mode, most_together(setups, mode));
   const std::vector<BenchTest> tests = make_tests(flags.lists);
+  check_tests(flags, tests);
   flags.candidates = flags.sampling.candidates();
+  flags.options.sampling = flags.sampling.sampler;
   find_all(setups);
   BenchColumns columns = flags.columns(setups, tests);
   columns.shares_follow = false;  // each row is printed after its measurement, which may take minutes
@@ -148,11 +187,14 @@ CommandBody define_bench(CLI::App& app) {
   flags->devices.plugins.add_to(app);
   add_counts(app, "-t,--threads", flags->lists.threads, 0, cpu::kMaxThreads,
              "Number of threads of each CPU device; 0: one per core");
+  add_counts(app, "--parallel", flags->lists.parallels, 1, kMostTokens,
+             "Numbers of simultaneous requests, such as 1,8,32; each has -p and -n tokens")
+      ->default_str("");
   add_integer(app, "-r,--repetitions", flags->options.repetitions, 1, 1'000'000, "Number of timed runs of each test");
   app.add_flag("!--no-warmup", flags->options.warmup, "Skip the warm-up run before the timed runs");
   app.add_flag("!--no-op-offload", flags->context.op_offload,
                "Do not copy weights from the host to devices for large batches; compute on the host instead");
-  flags->context.add_types_to(app);
+  flags->context.add_to(app);
   flags->sampling.add_candidates_to(app);
   flags->load.add_to(app);
   flags->trace.add_to(app);

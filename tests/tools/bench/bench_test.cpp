@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "devices/cpu/cpu_device.h"
-#include "tests/tools/child.h"
+#include "tests/tools/bench/bench_output.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_report.h"
 #include "tools/bench/bench_sweep.h"
@@ -102,6 +102,7 @@ TEST(BenchTests, TokensAreValidAndVaried) {
   EXPECT_LT(*std::max_element(tokens.begin(), tokens.end()), 1000);
   EXPECT_GT(std::set<int32_t>(tokens.begin(), tokens.end()).size(), 900u);
   EXPECT_EQ(tokens, bench_tokens(5000, 1000));
+  EXPECT_NE(tokens, bench_tokens(5000, 1000, 2));
 }
 
 TEST(BenchStatistics, ContainMeanAndStandardDeviation) {
@@ -114,6 +115,14 @@ TEST(BenchStatistics, ContainMeanAndStandardDeviation) {
   const BenchSamples one{10, {1'000'000'000}};
   EXPECT_EQ(one.stddev_ns(), 0);
   EXPECT_EQ(one.stddev_rate(), 0.0);
+}
+
+TEST(BenchStatistics, PercentilesAreValues) {
+  EXPECT_EQ(percentile({40, 10, 30, 20}, 0.5), 20);
+  EXPECT_EQ(percentile({40, 10, 30, 20}, 0.51), 30);
+  EXPECT_EQ(percentile({40, 10, 30, 20}, 0.99), 40);
+  EXPECT_EQ(percentile({7}, 0.5), 7);
+  EXPECT_EQ(percentile({}, 0.5), 0);
 }
 
 TEST(BenchText, ShortensSharesInTables) {
@@ -184,32 +193,6 @@ TEST(BenchMeasure, StopCallbackEndsMeasurementWithinRun) {
   EXPECT_THROW(measured(deployment, {.prompt = 20}, 1000, [&] { return ++asked > 30; }), Interrupted);
   EXPECT_LT(asked, 40);
   EXPECT_EQ(measured(deployment, {.generate = 1}, 1000).ns.size(), 1000u);  // the deployment can be used again
-}
-
-std::vector<std::string> bench_args(const std::string& args) {
-  std::vector<std::string> all = words(args);
-  all.insert(all.begin(), {"bench", "-m", kModel});
-  return all;
-}
-
-std::string output(const std::string& args) {
-  const Finished finished = run(bench_args(args));
-  EXPECT_EQ(finished.code, 0) << finished.err;
-  EXPECT_EQ(finished.err, "");
-  return finished.out;
-}
-
-/// The cells of a table row: "| a | b |" -> {"a", "b"}.
-std::vector<std::string> cells(const std::string& row) {
-  std::vector<std::string> out;
-  for (size_t at = row.find('|'); at != std::string::npos && at + 1 < row.size();) {
-    const size_t end = row.find('|', at + 1);
-    const std::string cell = row.substr(at + 1, end - at - 1);
-    const size_t first = cell.find_first_not_of(' ');
-    out.push_back(first == std::string::npos ? "" : cell.substr(first, cell.find_last_not_of(' ') - first + 1));
-    at = end;
-  }
-  return out;
 }
 
 TEST(BenchProgram, MarkdownHasLlamaBenchColumns) {
@@ -333,6 +316,7 @@ TEST(BenchProgram, BadInputGivesAOneLineError) {
       expect(model + flag + " " + value, 2, "must be a whole number from 0 to 2147483647");
     }
   }
+  expect(model + "-c 20 -p 16 -n 0 -d 8", 2, "pp16 @ d8: a sequence has 24 tokens, but the context of -c has 20");
   expect(model + "-p 2147483647 -n 0 -d 1", 2, "pp2147483647 @ d1: a sequence has at most 2147483647 positions");
   expect(model + "-b 0", 2, "--batch-size must be a whole number from 1 to");
   expect(model + "-ub 0", 2, "--ubatch-size must be a whole number from 1 to");

@@ -22,8 +22,8 @@ using Values = std::vector<std::string>;
 const std::set<std::string> kLists{"--override-tensor", "--stop", "--logit-bias", "--template-var", "--plugin"};
 const std::map<std::string, std::set<std::string>> kListsOfCommands{
     {"bench",
-     {"--model", "--devices", "--tensor-split", "--n-prompt", "--n-gen", "--n-depth", "--batch-size", "--ubatch-size",
-      "--threads"}},
+     {"--model", "--devices", "--tensor-split", "--n-prompt", "--n-gen", "--n-depth", "--parallel", "--batch-size",
+      "--ubatch-size", "--threads"}},
     {"simulate",
      {"--model", "--devices", "--device-counts", "--tensor-split", "--n-prompt", "--n-gen", "--n-depth", "--batch-size",
       "--ubatch-size"}},
