@@ -5,10 +5,12 @@ and compares the results with predictions.
   scripts/bench_scaling.py -m model.gguf                                    # 1 and 2 CPU devices
   scripts/bench_scaling.py -m a.gguf -m b.gguf --counts 1,2,4 -p 512 -n 128 -r 5 --folder build/scaling
   scripts/bench_scaling.py -m model.gguf --counts 1,2,4,8 --family CUDA
+  scripts/bench_scaling.py -m model.gguf --counts 1,2 --parallel 1,8,64 -p 256 -n 64   # many requests
   scripts/bench_scaling.py -m model.gguf --devices "CPU0;CPU1;CPU0,CPU1" --tensor-split "1,1;3,1"
   scripts/bench_scaling.py -m model.gguf --devices CUDA0,CUDA1 --processes 1,2,4 --mpirun "mpirun --hostfile hosts"
 
-Prints a table. Also writes the table into scaling.csv, and into README.md with SVG charts of speed-up and memory.
+Prints a table. Also writes the table into scaling.csv, and into README.md with SVG charts of speed-up, throughput and
+memory.
 The file journal.jsonl stores every finished run. After Ctrl-C or a crash, the same command continues with the missing
 runs. docs/benchmarks.md describes the details.
 """
@@ -69,6 +71,9 @@ def parser_of() -> argparse.ArgumentParser:
         help="numbers of tokens to generate (default: 128)")
     add("-d", dest="depths", type=flags.numbers(0), default=[0], metavar="INTS",
         help="numbers of tokens already in the KV cache (default: 0)")
+    add("--parallel", "-np", dest="parallels", type=flags.numbers(1), default=[], metavar="INTS",
+        help="numbers of requests that run at the same time, such as 1,8,64; each has -p prompt tokens and generates -n "
+        "tokens, and t/s counts both")
     add("-r", dest="rounds", type=flags.positive(int), default=5, metavar="INT",
         help="number of runs of each configuration (default: 5)")
     add("--bench-arguments", type=flags.words, default=[], metavar="ARGUMENTS",
@@ -103,6 +108,8 @@ def configurations_of(arguments: argparse.Namespace) -> list[Configuration]:
         raise ConfigurationError("--mpirun needs the numbers of processes; give them with --processes, such as 1,2")
     if arguments.processes and arguments.whole_machine:
         raise ConfigurationError("--whole-machine measures one process; remove --whole-machine or --processes")
+    if arguments.processes and arguments.parallels:
+        raise ConfigurationError("--parallel measures one process; remove --parallel or --processes")
     lists = split_list(arguments.devices)
     if arguments.processes and any("@" in one or ":" in one for one in lists):
         raise ConfigurationError("--devices: with --processes, name the devices of one process, such as CUDA0,CUDA1")
@@ -137,7 +144,7 @@ def check_replaced(arguments: argparse.Namespace, models: list[Model]) -> None:
     """Raises files.Refused if an output would replace a file that this script did not write."""
     outputs = [("README.md", "report", files.Kind(TITLE.encode())), ("scaling.csv", "table", files.Kind(b"model,test,"))]
     for model in models:
-        names = [file_name(kind, model.label) for kind in ("speedup", "memory")]
+        names = [file_name(kind, model.label) for kind in ("speedup", "throughput", "memory")]
         outputs += [(name, "chart", chart_files.KIND) for name in names]
     inputs = [*arguments.models, *(one[1:] for one in split_list(arguments.tensor_split) if one.startswith("@"))]
     for name, what, kind in outputs:
@@ -150,7 +157,8 @@ def draw(folder: pathlib.Path, rows: list[results.Row], found: results.Findings)
     for model in dict.fromkeys(row.model for row in rows):
         own = [row for row in rows if row.model == model]
         plans = {row.configuration: found.memory.get((model, row.configuration), {}).get("memory", []) for row in own}
-        for kind, figure in (("speedup", charts.speedup(own)), ("memory", charts.memory(plans))):
+        for kind, figure in (("speedup", charts.speedup(own)), ("throughput", charts.throughput(own)),
+                             ("memory", charts.memory(plans))):
             if figure is not None:
                 names.append(file_name(kind, model))
                 chart_files.save(figure, folder / names[-1])
@@ -181,7 +189,7 @@ def measure(arguments: argparse.Namespace) -> int:
     check_replaced(arguments, models)
     shoal = Shoal(arguments.shoal, timeout=arguments.timeout)
     found = configurations_of(arguments)
-    tests = configurations.tests_of(arguments.prompts, arguments.generations, arguments.depths)
+    tests = configurations.tests_of(arguments.prompts, arguments.generations, arguments.depths, arguments.parallels)
     launcher = (arguments.mpirun or ["mpirun", "--bind-to", "none"]) if arguments.processes else []
     setup = runs.Setup(models, tests, found, arguments.rounds, arguments.threads, environment_of(found),
                        arguments.bench_arguments, launcher, runs.build_of(shoal))

@@ -60,6 +60,29 @@ def speedup(rows: list[Row]) -> Figure | None:
     return figure
 
 
+def throughput(rows: list[Row]) -> Figure | None:
+    """Draws the tokens/s of one model over the number of requests, with a line per configuration. There is a panel for
+    each combination of prompt, answer and depth. Returns None if no test has several numbers of requests."""
+    panels: dict[str, dict[str, list[Row]]] = {}
+    for row in (row for row in rows if row.n_parallel and row.ts):
+        panels.setdefault(row.test.split(" ", 1)[1], {}).setdefault(row.configuration, []).append(row)
+    panels = {name: lines for name, lines in panels.items() if any(len(line) > 1 for line in lines.values())}
+    if not panels:
+        return None
+    figure, axes = charts.figure("", "", "", rows=len(panels), size=(WIDTH, 3.6 * len(panels)))
+    all_axes = [axes] if len(panels) == 1 else list(axes)
+    for axes, (name, lines) in zip(all_axes, panels.items()):
+        charts.label(axes, name, "requests at the same time", "tokens/s")
+        for number, (configuration, line) in enumerate(lines.items()):
+            charts.series(axes, number, [row.n_parallel for row in line], [row.ts for row in line], configuration)
+        ticks = sorted({row.n_parallel for line in lines.values() for row in line})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.set_ylim(bottom=0)
+    legend_below(figure, all_axes)
+    return figure
+
+
 def memory(plans: dict[str, list[dict]]) -> Figure | None:
     """Draws the memory of one model, with a bar per device. `plans`: for each configuration, the list `memory` of
     `shoal plan`. Returns None if there are no devices."""

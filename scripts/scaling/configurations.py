@@ -20,15 +20,18 @@ class ConfigurationError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Test:
-    """A test of `shoal bench`: `-p prompt` or `-n generate`, each with `-d depth`."""
+    """A test of `shoal bench`: `-p prompt` or `-n generate`, or both with `-np parallel`, each with `-d depth`."""
 
     prompt: int
     generate: int
     depth: int = 0
+    parallel: int = 0  # number of requests that run at the same time; 0: a test without requests
 
     @property
     def name(self) -> str:
         name = f"pp{self.prompt}" if self.prompt else f"tg{self.generate}"
+        if self.parallel:
+            name = f"np{self.parallel} pp{self.prompt} tg{self.generate}"
         return f"{name} @ d{self.depth}" if self.depth else name
 
     @property
@@ -75,10 +78,13 @@ class Configuration:
         return flags
 
 
-def tests_of(prompts: list[int], generations: list[int], depths: list[int]) -> list[Test]:
+def tests_of(prompts: list[int], generations: list[int], depths: list[int], parallels: list[int] = ()) -> list[Test]:
     """Returns all tests in the order of `shoal bench`."""
-    found = []
-    for depth in depths:
+    if parallels and not (all(prompts) and all(generations)):
+        raise ConfigurationError("with --parallel, each request has a prompt and an answer; use -p and -n above 0")
+    found = [Test(prompt, generate, depth, parallel) for depth in depths for prompt in prompts
+             for generate in generations for parallel in parallels]
+    for depth in [] if parallels else depths:
         found += [Test(count, 0, depth) for count in prompts if count]
         found += [Test(0, count, depth) for count in generations if count]
     if not found:

@@ -77,6 +77,7 @@ class Row:
     prediction_error: float | None = None  # 0.1: the prediction is 10 % too high
     device_bytes: int | None = None  # memory of the device that needs the most memory
     failure: str = ""
+    n_parallel: int = 0  # number of requests that run at the same time; 0: a test without requests
 
     def cells(self) -> list[str]:
         def number(value: float | None, digits: int = 2) -> str:
@@ -124,7 +125,7 @@ def rows_of(found: Findings, models: list[Model], tests: list[Test], configurati
             alone = {one.devices: rates[one.name] for one in configurations
                      if one.count == 1 and not one.is_whole_machine and rates[one.name]}
             for one in configurations:
-                row = Row(model.label, test.name, one.name, one.count, len(rates[one.name]))
+                row = Row(model.label, test.name, one.name, one.count, len(rates[one.name]), n_parallel=test.parallel)
                 ideal = {} if one.is_whole_machine else ideal_of(one, alone, descriptions)
                 fill(row, found, rates[one.name], rates[baseline.name], ideal, baseline.name)
                 rows.append(row)

@@ -85,10 +85,12 @@ def flags_of(setup: Setup, model: Model, one: Configuration) -> list[str]:
 
 def counts_of(tests: list[Test]) -> list[str]:
     """Returns the flags for all tests. With these flags, one process measures every prompt and every generation at
-    every depth."""
+    every depth. With numbers of requests, it measures every combination."""
     kinds = {"-p": [test.prompt for test in tests], "-n": [test.generate for test in tests]}
     counts = {flag: sorted(set(found) - {0}) or [0] for flag, found in kinds.items()}
     counts["-d"] = sorted({test.depth for test in tests})
+    if parallels := sorted({test.parallel for test in tests} - {0}):
+        counts["-np"] = parallels
     return [word for flag, found in counts.items() for word in (flag, ",".join(map(str, found)))]
 
 
@@ -98,9 +100,10 @@ def measure(shoal: Shoal, setup: Setup, model: Model, one: Configuration) -> dic
     others = Others()
     with others.watched():
         rows = started(shoal, setup, one.processes).rows(flags, environment=environment_of(setup, one))
-    rates = {
-        Test(row["n_prompt"], row["n_gen"], row["n_depth"]).name: statistics.median(row["samples_ts"]) for row in rows
-    }
+    def test_of(row: dict) -> Test:
+        return Test(row["n_prompt"], row["n_gen"], row["n_depth"], row["n_parallel"])
+
+    rates = {test_of(row).name: statistics.median(row["samples_ts"]) for row in rows}
     missing = [test.name for test in setup.tests if not rates.get(test.name, 0) > 0]
     if missing:
         raise ProgramError(f"shoal bench gave no rate for {', '.join(missing)}")
@@ -159,7 +162,7 @@ def jobs_of(setup: Setup) -> list[Job]:
                 run = functools.partial(measure, setup=setup, model=model, one=one)
                 add("bench", model, one, f"round {number + 1}", {"round": number}, run)
         for one in setup.configurations:
-            for test in setup.tests:
+            for test in (test for test in setup.tests if not test.parallel):  # `shoal plan` plans single sequences
                 run = functools.partial(plan, setup=setup, model=model, one=one, test=test)
                 add("plan", model, one, f"plan of {test.name}", {"test": test.name}, run)
     return found

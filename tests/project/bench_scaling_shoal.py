@@ -7,9 +7,10 @@ The program also acts as mpirun: `bench_scaling_shoal.py -n 2 env A=B ... bench_
 program again, with the variables and FAKE_PROCESSES=2. The started program has the devices of two processes.
 
 1 to 4 devices have 1, 1.8, 2.4 and 2.6 times the speed of one device. Call k of a configuration has this speed divided
-by 1 + k / 10.
+by 1 + k / 10. N requests at the same time (-np) have N times the speed of one request.
 SHOAL_CPU_THREADS and SHOAL_CPU_SLOWDOWN set the speed of a single device."""
 
+import itertools
 import json
 import os
 import sys
@@ -72,10 +73,13 @@ def bench():
     slow = 1 + note() / 10
     names = devices()
     for depth in counts("-d"):
-        tests = [(p, 0) for p in counts("-p") if p] + [(0, n) for n in counts("-n") if n]
-        for prompt, generate in tests:
-            rate = (1000 if prompt else 100) * speed(names) / slow
-            row = {"n_prompt": prompt, "n_gen": generate, "n_depth": depth, "samples_ts": [rate] * 3}
+        tests = [(p, 0, 0) for p in counts("-p") if p] + [(0, n, 0) for n in counts("-n") if n]
+        if "-np" in sys.argv:
+            tests = itertools.product(counts("-p"), counts("-n"), counts("-np"))
+        for prompt, generate, parallel in tests:
+            rate = (parallel * 50 if parallel else 1000 if prompt else 100) * speed(names) / slow
+            row = {"n_prompt": prompt, "n_gen": generate, "n_depth": depth, "n_parallel": parallel}
+            row["samples_ts"] = [rate] * 3
             print(json.dumps(row), flush=True)
 
 

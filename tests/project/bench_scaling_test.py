@@ -182,6 +182,23 @@ class FakeTest(ScriptTest):
         self.assertEqual(images, {path: path.read_bytes() for path in self.output.glob("*.svg")})
         self.assertEqual(len(self.benches()), 2 * 3, "nothing is run twice")
 
+    def test_measures_numbers_of_requests(self):
+        flags = ("--counts", "1,2", "-r", "2", "-p", "64", "-n", "8", "--parallel", "1,8,64")
+        done = self.run_script(*flags, with_charts=True)
+        rows = self.rows()
+        tests = [f"np{count} pp64 tg8" for count in (1, 8, 64)]
+        self.assertEqual(list(rows), [(test, name) for test in tests for name in ("CPU0", "CPU0,CPU1")])
+        two = rows["np8 pp64 tg8", "CPU0,CPU1"]
+        self.assertEqual((two["n_parallel"], two["rounds"], two["predicted_ts"], two["device_bytes"]), ("8", "2", "", ""))
+        self.assertAlmostEqual(float(two["ts"]), 8 * 50 * 1.8 * (1 + 1 / 1.1) / 2, delta=0.01)
+        self.assertIn("speed-up", done.stdout)
+        self.assertNotIn("MiB |", done.stdout)
+        self.assertFalse([record for record in self.records() if record["kind"] == "plan"])
+        self.assertEqual(len(self.benches()), 2 * 2, "one process measures all numbers of requests")
+        links = re.findall(r"\]\(([^)]+)\)", (self.output / "README.md").read_text())
+        self.assertEqual(links, ["speedup-model.svg", "throughput-model.svg"])
+        self.assertIn("requests at the same time", (self.output / "throughput-model.svg").read_text())
+
     @property
     def hangs(self):
         """The file that a call creates if FAKE_HANG names the call."""
@@ -271,6 +288,9 @@ class FakeTest(ScriptTest):
             (["--nonsense"], "unrecognized arguments: --nonsense"),
             (["--mpirun", "mpirun"], "--mpirun needs the numbers of processes; give them with --processes"),
             (["--processes", "1,2", "--whole-machine"], "--whole-machine measures one process"),
+            (["--processes", "1,2", "--parallel", "4"], "--parallel measures one process"),
+            (["--parallel", "0"], "--parallel"),
+            (["--parallel", "4", "-n", "0"], "each request has a prompt and an answer"),
             (["--processes", "1,2", "--devices", "@0,@1"], "with --processes, name the devices of one process"),
         ]
         outside = [(["-m", self.folder / "none"], "No such file"), (["--shoal", "/nowhere"], "no program")]
@@ -333,6 +353,7 @@ class ChartTest(unittest.TestCase):
 
     def test_draws_no_chart_without_results(self):
         self.assertIsNone(charts.speedup([results.Row("m", "tg8", "CPU0", 1)]))
+        self.assertIsNone(charts.throughput([results.Row("m", "np8 pp8 tg8", "CPU0", 1, ts=5.0, n_parallel=8)]), "a single point")
         self.assertIsNone(charts.memory({"CPU0": []}))
 
 
@@ -396,6 +417,9 @@ class ConfigurationTest(unittest.TestCase):
         found = configurations.tests_of([512, 0], [128], [0, 1024])
         self.assertEqual([test.name for test in found], ["pp512", "tg128", "pp512 @ d1024", "tg128 @ d1024"])
         self.assertEqual(Test(0, 128, 1024).context, 1152)
+        found = configurations.tests_of([256], [64, 8], [0, 32], [1, 8])
+        names = [f"np{count} pp256 tg{answer}" for answer in (64, 8) for count in (1, 8)]
+        self.assertEqual([test.name for test in found], [*names, *(f"{name} @ d32" for name in names)])
 
 
 @unittest.skipUnless(os.environ.get("SHOAL_PROGRAM"), "SHOAL_PROGRAM is not set")
