@@ -1,8 +1,10 @@
-"""The virtual environment with llama.cpp's Python package. The package is compiled for the CPU of this machine."""
+"""The virtual environment with llama.cpp's Python package, and the build of llama-batched-bench. Both are compiled for
+the CPU of this machine."""
 
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 
@@ -11,6 +13,7 @@ from errors import CompareError
 
 HERE = pathlib.Path(__file__).resolve().parent
 DEFAULT = HERE.parent.parent / "build/peers-venv"
+SOURCE_BUILD = HERE.parent.parent / "build/peers-source"
 NAME = "llama.cpp"
 BENCH = HERE / "llama_cpp_bench.py"
 
@@ -35,22 +38,32 @@ def logged(command: list, log: pathlib.Path, what: str, remedy: str, environment
         raise CompareError(f"{what} failed: {(said or ['no output'])[-1][:300]}; {remedy}; full output: {log}")
 
 
-def set_up(folder: pathlib.Path) -> None:
-    """Makes the environment and installs the newest package from source. A binary package may target other CPUs."""
-    print(f"compare: compiling llama.cpp into {folder}; this takes minutes", file=sys.stderr, flush=True)
+def make_venv(folder: pathlib.Path, flag: str) -> pathlib.Path:
+    """Makes a virtual environment in the folder that the user chooses with `flag`. Returns the path of a log."""
+    print(f"compiling llama.cpp into {folder}; this takes minutes", file=sys.stderr, flush=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         log = folder / "setup.log"
         log.write_bytes(b"")
     except OSError as error:
-        raise CompareError(f"cannot make {folder}: {error.strerror}; choose another --venv") from error
+        raise CompareError(f"cannot make {folder}: {error.strerror}; choose another {flag}") from error
     logged(
         [sys.executable, "-m", "venv", folder],
         log,
         "making a virtual environment",
         "install the packages that Python needs for it (apt-get install python3-venv)",
     )
-    flags = f"{os.environ.get('CMAKE_ARGS', '')} -DGGML_NATIVE=ON".strip()
+    return log
+
+
+def cmake_flags() -> str:
+    return f"{os.environ.get('CMAKE_ARGS', '')} -DGGML_NATIVE=ON".strip()
+
+
+def set_up(folder: pathlib.Path) -> None:
+    """Makes the environment and installs the newest package from source. A binary package may target other CPUs."""
+    log = make_venv(folder, "--venv")
+    flags = cmake_flags()
     logged(
         [
             python_of(folder),
@@ -89,3 +102,29 @@ def llama_cpp_engine(folder: pathlib.Path, wanted: bool) -> Engine:
     else:
         facts(folder)
     return Engine(NAME, [str(python_of(folder)), str(BENCH)])
+
+
+def batched_bench(folder: pathlib.Path, wanted: bool, jobs: int) -> pathlib.Path:
+    """Returns the path of llama-batched-bench. Compiles the program from the source package if `wanted`, or if the
+    folder does not contain the program."""
+    program = folder / "build/bin/llama-batched-bench"
+    if program.exists() and not wanted:
+        return program
+    log = make_venv(folder, "--folder")
+    name, python = "llama-cpp-python", python_of(folder)
+    download = [python, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--no-binary", name, "-d", folder, name]
+    logged(download, log, f"downloading {name}", "the download needs the network")
+    packages = sorted(folder.glob("llama_cpp_python-*.tar.gz"), key=lambda path: path.stat().st_mtime)
+    if not packages:
+        raise CompareError(f"{folder}: the download has no source package; full output: {log}")
+    logged(["tar", "xf", packages[-1], "-C", folder], log, "unpacking the sources", "free some space on the disk")
+    source = folder / packages[-1].name.removesuffix(".tar.gz") / "vendor/llama.cpp"
+    if not source.is_dir():
+        raise CompareError(f"{packages[-1]}: the package has no sources of llama.cpp")
+    remedy = "the compilation needs cmake and a C++ compiler"
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF"]
+    options += ["-DLLAMA_BUILD_SERVER=OFF", *shlex.split(cmake_flags())]
+    logged(["cmake", "-S", source, "-B", folder / "build", *options], log, "configuring llama.cpp", remedy)
+    build = ["cmake", "--build", folder / "build", "--target", program.name, "-j", str(jobs)]
+    logged(build, log, "compiling llama.cpp", remedy)
+    return program

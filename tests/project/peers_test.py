@@ -21,6 +21,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs star
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "benchmarks/peers"))
 
+import batched  # noqa: E402
 import compare  # noqa: E402
 import engines  # noqa: E402
 import environment  # noqa: E402
@@ -293,6 +294,153 @@ class Failures(Folder):
         self.assertNotIn("Traceback", err)
 
 
+class Batched(Folder):
+    """Tests the comparison of many sequences."""
+
+    def setUp(self):
+        super().setUp()
+        self.program("shoal", self.seconds("shoal", "4", "8"))
+        self.peer = self.program("peer", self.seconds("peer", "8", "16 - 4 * n"))
+
+    def seconds(self, name, prompt, generate, before=""):
+        """A program that records its calls. In the shell expressions for its seconds, $n is the number of past calls."""
+        return f"""\
+echo "{name} $*" >> {self.calls}
+n=$(($(grep -c "^{name} " {self.calls}) - 1))
+{before}
+echo "loading" >&2
+printf 'main: n_kv_max\\n[{{"pp": 1, "t_pp": %d, "t_tg": %d}}]\\n' $(({prompt})) $(({generate}))"""
+
+    def batched(self, *arguments, status=0, models=True):
+        """Returns stdout and stderr of the script."""
+        words = ["batched.py", "--shoal", self.folder / "shoal", "--batched-bench", self.peer, *arguments]
+        words += ["-m", self.model] if models else []
+        out, err = io.StringIO(), io.StringIO()
+        found = 0
+        with (
+            mock.patch.object(sys, "argv", list(map(str, words))),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            try:
+                batched.main()
+            except SystemExit as ended:
+                found = ended.code
+                if isinstance(found, str):
+                    print(found, file=sys.stderr)
+                    found = 1
+        self.assertEqual(found, status, err.getvalue())
+        return out.getvalue(), err.getvalue()
+
+    def test_programs_get_same_work(self):
+        self.batched("-r", "1", "-np", "8", "-p", "300", "-n", "64", "-t", "3", "-ub", "256",
+                     "--batched-bench", f"{self.peer},-fa on", "--shoal", f"{self.folder}/shoal,--devices CPU0")
+        first, second = self.calls.read_text().splitlines()
+        flags = "-t 3 -b 2048 -ub 256"
+        self.assertEqual(
+            first, f"shoal bench -m {self.model} -np 8 -p 300 -n 65 {flags} -r 1 -o jsonl --devices CPU0"
+        )
+        self.assertEqual(
+            second,
+            f"peer -m {self.model} -npl 8 -npp 300 -ntg 64 {flags} -c 4096 -ngl 0 --output-format jsonl -fa on",
+        )
+
+    def test_order_alternates(self):
+        self.program("peer", self.seconds("peer", "8", "16"))
+        self.batched("-r", "2", "-np", "1,4,8")
+        self.assertEqual(self.order(), ["shoal", "peer", "peer", "shoal"] * 3)
+
+    def test_table_has_medians_and_ratios(self):
+        out, err = self.batched("-r", "3", "-np", "16", "-p", "256", "-n", "64")
+        self.assertEqual(
+            out.splitlines(),
+            [
+                "| model | B | S_PP shoal | S_PP llama.cpp | S_PP ratio | S_TG shoal | S_TG llama.cpp | S_TG ratio"
+                " | S shoal | S llama.cpp | S ratio |",
+                "|---|---|---|---|---|---|---|---|---|---|---|",
+                "| model | 16 | 1024 | 512.0 | 2.00 (2.00) | 128.0 | 85.3 | 1.50 (1.00) | 426.7 | 256.0 | 1.67 (1.33) |",
+            ],
+        )
+        self.assertIn("batched: model, 16 sequences, round 3 of 3: shoal\n", err)
+
+    def test_csv_and_json_have_the_same_numbers(self):
+        rows = list(csv.DictReader(io.StringIO(self.batched("-r", "2", "-np", "2,4", "-o", "csv")[0])))
+        self.calls.unlink()
+        full = json.loads(self.batched("-r", "2", "-np", "2,4", "-o", "json")[0])
+        self.assertEqual([(row["sequences"], row["rounds"]) for row in rows], [("2", "2"), ("4", "2")])
+        for row, one in zip(rows, full):
+            samples = one.pop("samples")
+            self.assertEqual(row, {name: str(value) for name, value in one.items()})
+            self.assertEqual([round(rates["S_TG"], 6) for rates in samples["shoal"]], [one["s_tg_shoal"]] * 2)
+
+    def test_crash_keeps_finished_rounds(self):
+        self.program("peer", self.seconds("peer", "8", "16", "[ $n -lt 3 ] || { echo out of luck >&2; exit 3; }"))
+        out, err = self.batched("-r", "2", "-np", "1,4", status=1)
+        self.assertEqual(len(out.splitlines()), 4)
+        self.assertIn("batched: not finished: model with 4 sequences has 1 of 2 rounds", err)
+        self.assertRegex(err.splitlines()[-1], r"^batched: llama.cpp on model.gguf: exited with status 3: out of luck")
+
+    def test_reports_wrong_output(self):
+        for text in ("echo hello", """echo '{"t_pp": 1}'""", """echo '{"t_pp": 0, "t_tg": 1}'""",
+                     """echo '{"t_pp": 1, "t_tg": 1} {"t_pp": 1, "t_tg": 1}'"""):
+            with self.subTest(text):
+                self.program("peer", text)
+                err = self.batched(status=1)[1]
+                self.assertIn("batched: llama.cpp on model.gguf: its output is not one JSON object with t_pp and t_tg", err)
+
+    def test_missing_files_are_found_before_first_run(self):
+        for arguments, words in (
+            (["-m", self.folder / "no.gguf"], "no.gguf: no such file; scripts/make_model.py writes models"),
+            (["--shoal", "/no/shoal"], "shoal: no program /no/shoal; build it: cmake --preset release"),
+            (["--batched-bench", "/no/peer"], "llama.cpp: no program /no/peer; give the path of llama-batched-bench"),
+        ):
+            with self.subTest(arguments):
+                self.assertIn(words, self.batched(*arguments, status=1)[1])
+                self.assertFalse(self.calls.exists())
+        self.assertIn("give a model with -m", self.batched(status=2, models=False)[1])
+        self.batched("-np", "0", status=2)
+
+    def compiled(self, wanted=False, sources=True):
+        """Runs the compilation with substitutes for Python and cmake."""
+        package = self.folder / "llama_cpp_python-1.0.tar.gz"
+        inner = self.folder / "llama_cpp_python-1.0" / ("vendor/llama.cpp" if sources else "none")
+        inner.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["tar", "czf", package, "-C", self.folder, "llama_cpp_python-1.0"], check=True)
+        text = f"""\
+echo "$0 $*" >> {self.calls}
+case "$*" in
+  *"-m venv"*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python" ;;
+  *"pip download"*) cp {package} {self.folder}/build ;;
+  *--build*) mkdir -p "$2/bin"; touch "$2/bin/llama-batched-bench" ;;
+esac"""
+        (self.folder / "bin").mkdir(exist_ok=True)
+        self.program("bin/cmake", text)
+        with (
+            mock.patch.object(sys, "executable", str(self.program("python", text))),
+            mock.patch.dict(os.environ, {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "CMAKE_ARGS": "-DA=1"}),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            return environment.batched_bench(self.folder / "build", wanted, 3)
+
+    def test_missing_program_is_compiled_for_this_cpu(self):
+        build = self.folder / "build"
+        self.assertEqual(self.compiled(), build / "build/bin/llama-batched-bench")
+        _, download, configure, compile_ = self.calls.read_text().splitlines()
+        self.assertIn(f"{build}/bin/python -m pip download --no-deps", download)
+        source = build / "llama_cpp_python-1.0/vendor/llama.cpp"
+        self.assertIn(f"bin/cmake -S {source} -B {build}/build -DCMAKE_BUILD_TYPE=Release", configure)
+        self.assertIn("-DA=1 -DGGML_NATIVE=ON", configure)
+        self.assertIn(f"bin/cmake --build {build}/build --target llama-batched-bench -j 3", compile_)
+        self.compiled()
+        self.assertEqual(len(self.calls.read_text().splitlines()), 4, "nothing is compiled again")
+        self.compiled(wanted=True)
+        self.assertEqual(len(self.calls.read_text().splitlines()), 8)
+
+    def test_reports_package_without_sources(self):
+        with self.assertRaisesRegex(CompareError, "the package has no sources of llama.cpp"):
+            self.compiled(sources=False)
+
+
 class Environment(Folder):
     """Tests the installation of the llama.cpp package. Shell scripts replace Python."""
 
@@ -424,6 +572,17 @@ class Programs(Folder):
         )
         self.assertEqual(list(data["engines"]), ["shoal", "2x1"])
         self.assertIn("threads: 1", data["engines"]["shoal"])
+
+    @unittest.skipUnless("SHOAL_PROGRAM" in os.environ, "SHOAL_PROGRAM names no program")
+    def test_measures_many_sequences(self):
+        peer = self.program("peer", """echo '{"t_pp": 1, "t_tg": 1}'""")
+        command = [sys.executable, SCRIPT.with_name("batched.py"), "-m", TINY, "-np", "1,4", "-p", "24", "-n", "6"]
+        command += ["-t", "1", "-r", "1", "-o", "json", "--batched-bench", peer, "--shoal", os.environ["SHOAL_PROGRAM"]]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for row in json.loads(done.stdout):
+            self.assertEqual(row["s_pp_llama.cpp"], row["sequences"] * 24)
+            self.assertGreater(row["s_tg_shoal"], 0)
 
     @unittest.skipUnless("SHOAL_PROGRAM" in os.environ, "SHOAL_PROGRAM names no program")
     def test_f16_and_bf16_stay_precise_with_outliers(self):
