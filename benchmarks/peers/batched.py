@@ -13,7 +13,8 @@ first token of an answer, so shoal generates one more token than -n.
 
 Prints a Markdown table. S_PP is the rate of the prompts, S_TG the rate of the generated tokens, and S the rate of all
 tokens, in tokens/s. The rates are the medians of the rounds. A ratio is the rate of shoal divided by the rate of
-llama.cpp: the median of all rounds, and in parentheses the ratio of the highest rates.
+llama.cpp: the median of all rounds, and in parentheses the ratio of the highest rates. Ctrl-C and SIGTERM end the
+comparison and print the finished rounds.
 """
 
 import argparse
@@ -37,6 +38,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from compare import PROGRAM, labels  # noqa: E402
 from measuring.arguments import numbers, positive  # noqa: E402
 from measuring.interference import Others, usable_processors  # noqa: E402
+from measuring.program import Stopped, signals_stop  # noqa: E402
 
 PHASES = ("S_PP", "S_TG", "S")
 CELL = 256  # llama.cpp rounds the context of each sequence up to a multiple of this number
@@ -255,11 +257,14 @@ def main() -> None:
             return
         comparison = Comparison(arguments)
         try:
-            comparison.run()
+            with signals_stop():
+                comparison.run()
         finally:
             comparison.print_all()
     except CompareError as error:
         sys.exit(f"batched: {error}")
+    except Stopped as stopped:
+        sys.exit(stopped.code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -400,6 +400,25 @@ printf 'main: n_kv_max\\n[{{"pp": 1, "t_pp": %d, "t_tg": %d}}]\\n' $(({prompt}))
         self.assertIn("give a model with -m", self.batched(status=2, models=False)[1])
         self.batched("-np", "0", status=2)
 
+    def test_signals_print_finished_rounds(self):
+        wait = f"[ $n -lt 2 ] || {{ touch {self.folder}/waiting; exec sleep 100000; }}"
+        self.program("peer", self.seconds("peer", "8", "16", wait))
+        command = [sys.executable, SCRIPT.with_name("batched.py"), "-m", self.model, "-np", "1,4", "-r", "2"]
+        command += ["--shoal", self.folder / "shoal", "--batched-bench", self.peer]
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            with self.subTest(number):
+                self.calls.unlink(missing_ok=True)
+                (self.folder / "waiting").unlink(missing_ok=True)
+                process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                while not (self.folder / "waiting").exists() and process.poll() is None:
+                    time.sleep(0.01)
+                process.send_signal(number)
+                out, err = process.communicate()
+                self.assertEqual(process.returncode, status, err)
+                self.assertEqual(len(out.splitlines()), 4, out)
+                self.assertIn("1 sequences has 1 of 2 rounds, model with 4 sequences has 1 of 2 rounds", err)
+                self.assertNotIn("Traceback", err)
+
     def compiled(self, wanted=False, sources=True):
         """Runs the compilation with substitutes for Python and cmake."""
         package = self.folder / "llama_cpp_python-1.0.tar.gz"
