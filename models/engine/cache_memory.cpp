@@ -54,12 +54,13 @@ SequenceMemory::SequenceMemory(CacheMemory& cache, const std::string& salt)
       last_(&root_),
       pages_(cache.groups_.size()),
       first_(cache.groups_.size(), 0) {
-  ++last_->users;
+  root_.users += 2;  // as root_ and as last_
 }
 
 SequenceMemory::~SequenceMemory() {
   release();
-  --last_->users;
+  root_.users -= 2;
+  cache_.tree_.prune(root_);
 }
 
 void SequenceMemory::move_to(PrefixNode& node) {

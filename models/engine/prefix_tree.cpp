@@ -37,10 +37,14 @@ PrefixNode& PrefixTree::add(PrefixNode& parent, std::span<const int32_t> tokens)
 
 void PrefixTree::prune(PrefixNode& node) {
   PrefixNode* at = &node;
-  while (at->parent != nullptr) {
+  while (true) {
     const bool has_pages = std::any_of(at->pages.begin(), at->pages.end(), [](int32_t page) { return page >= 0; });
     if (has_pages || at->slot >= 0 || at->users > 0 || !at->children.empty()) return;
     PrefixNode* parent = at->parent;
+    if (parent == nullptr) {
+      std::erase_if(roots_, [&](const auto& root) { return &root.second == at; });
+      return;
+    }
     const auto [begin, end] = parent->children.equal_range(hash_of(at->tokens));
     parent->children.erase(std::find_if(begin, end, [&](const auto& child) { return child.second.get() == at; }));
     --nodes_;

@@ -2,7 +2,7 @@
 // the tokens of its ancestors. Nodes are found by a hash of their tokens, and the tokens are compared. So a sequence
 // never gets the contents of other tokens.
 //
-// A node exists as long as some pool has a unit with its contents, a sequence or a child refers to it, or it is a root.
+// A node exists as long as some pool has a unit with its contents, or a sequence or a child refers to it.
 // Single-threaded.
 #pragma once
 
@@ -21,7 +21,7 @@ struct PrefixNode {
   std::vector<int32_t> tokens;
   std::vector<int32_t> pages;  ///< page of each group, or -1
   int32_t slot = -1;           ///< state after the tokens, or -1
-  int32_t users = 0;           ///< number of sequences that end at this node
+  int32_t users = 0;           ///< number of sequences that end at this node, and of all sequences of this root
   std::unordered_multimap<uint64_t, std::unique_ptr<PrefixNode>> children = {};  ///< by the hash of their tokens
 };
 
@@ -29,7 +29,8 @@ class PrefixTree {
  public:
   /// `page` is the number of tokens per node.
   PrefixTree(int64_t page, size_t groups) : page_(page), groups_(groups) {}
-  /// The root for sequences with this salt. Sequences with different salts share nothing.
+  /// The root for sequences with this salt. Sequences with different salts share nothing. The caller increments
+  /// `users`.
   PrefixNode& root(const std::string& salt);
   /// Returns the child of `parent` with these tokens (one page); nullptr if there is none.
   PrefixNode* find(const PrefixNode& parent, std::span<const int32_t> tokens) const;
@@ -39,6 +40,7 @@ class PrefixTree {
   void prune(PrefixNode& node);
   /// Number of nodes without the roots.
   int64_t nodes() const { return nodes_; }
+  int64_t roots() const { return static_cast<int64_t>(roots_.size()); }
 
  private:
   int64_t page_;

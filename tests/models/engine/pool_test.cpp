@@ -54,8 +54,10 @@ TEST(PrefixTree, FindsOnlyEqualTokensWithTheSameSaltAndForgetsUnusedNodes) {
   tree.prune(child);
   EXPECT_EQ(tree.nodes(), 2);
   child.pages[0] = -1;
-  tree.prune(child);  // also removes the parent
+  EXPECT_EQ(tree.roots(), 2);
+  tree.prune(child);  // also removes the parent and the root "a"
   EXPECT_EQ(tree.nodes(), 0);
+  EXPECT_EQ(tree.roots(), 1);
   EXPECT_EQ(tree.find(tree.root("a"), first), nullptr);
 }
 
