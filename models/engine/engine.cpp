@@ -44,7 +44,12 @@ struct Engine::Request {
   }
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   /// Number of tokens that the next steps must compute. The last of these tokens gives the next token.
-  int64_t pending() const { return size() - memory->computed(); }
+  int64_t pending() const { return size() - (memory ? memory->computed() : 0); }
+  /// Number of tokens until the next position whose state is kept; without such a position, pending().
+  int64_t until_kept() const {
+    const auto next = std::upper_bound(kept_positions.begin(), kept_positions.end(), memory->computed());
+    return (next == kept_positions.end() ? size() : *next) - memory->computed();
+  }
   std::span<const int32_t> answer() const { return std::span(tokens).subspan(static_cast<size_t>(prompt_tokens)); }
   bool is_running() const { return memory != nullptr; }
 
@@ -165,6 +170,9 @@ void Engine::preempt(Request& request) {
 
 /// Gives memory to a waiting request if its tokens and one more token fit.
 bool Engine::start(Request& request) {
+  if (std::ranges::count_if(requests_, [](const auto& one) { return one->is_running(); }) == most_sequences_) {
+    return false;
+  }
   auto memory = std::make_unique<SequenceMemory>(memory_, request.options.salt);
   const int64_t size = request.size(), page = memory_.page();
   // The last token is always computed, because its logits are needed.
@@ -218,7 +226,7 @@ void Engine::add_generating(std::vector<Part>& parts) {
     Request& request = **at;
     if (!request.is_running() || request.pending() != 1) continue;
     Part part{&request, 1, {}, true};
-    // The prompts of all requests that do not generate yet can have a token in this step.
+    // All requests can have a token in this step.
     const int64_t room = std::min(runner_.size().batch - most_sequences_ - tokens, most_tokens_ - request.size());
     const int64_t length = std::min(draft_length(request, tokens), room);
     if (length > 0) part.drafts = draft_tokens(request.tokens, length);
@@ -251,41 +259,40 @@ int64_t Engine::prompt_budget(int64_t generating) const {
 void Engine::add_prompts(std::vector<Part>& parts) {
   int64_t budget = prompt_budget(std::accumulate(parts.begin(), parts.end(), int64_t{0},
                                                  [](int64_t sum, const Part& part) { return sum + part.size(); }));
-  int64_t running = std::count_if(requests_.begin(), requests_.end(), [](const auto& r) { return r->is_running(); });
-  std::vector<Request*> prompts;
-  bool can_start = budget > 0;  // requests start in order, so that a long prompt does not wait for ever
+  std::vector<std::pair<Request*, int64_t>> prompts;  // in order, with their numbers of tokens in this step
+  int64_t waiting = 0;
   for (const auto& request : requests_) {
-    if (request->is_running() ? request->pending() == 1 : !can_start) continue;
-    if (!request->is_running()) {
-      can_start = running < most_sequences_ && start(*request);
-      if (!can_start) continue;
-      ++running;
-    }
-    prompts.push_back(request.get());
+    if (request->is_running() && request->pending() == 1) continue;
+    prompts.emplace_back(request.get(), 0);
+    waiting += request->pending();
   }
   if (prompts.empty() || budget <= 0) return;
-  int64_t waiting = 0;
-  for (const Request* request : prompts) waiting += request->pending();
-  const int64_t generating = static_cast<int64_t>(parts.size());
+  const auto generating = static_cast<int64_t>(parts.size());
   budget = tokens_to_run(std::min(budget, waiting) + generating, runner_.size()) - generating;
-  if (budget <= 0) budget = std::min<int64_t>(waiting, 1);
-  // Each prompt gets an equal part of the budget. The first prompts get the rest.
-  const int64_t share = std::max<int64_t>(1, budget / static_cast<int64_t>(prompts.size()));
-  std::vector<int64_t> tokens;
-  for (const Request* request : prompts) {
-    tokens.push_back(std::min({share, request->pending(), budget}));
-    budget -= tokens.back();
-  }
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    Request& request = *prompts[i];
-    const int64_t more = std::min(budget, request.pending() - tokens[i]);
+  if (budget <= 0) budget = 1;
+  bool can_start = true;
+  const auto give = [&](std::pair<Request*, int64_t>& prompt, int64_t most) {
+    auto& [request, tokens] = prompt;
+    // If a request does not fit, no later request starts before it in this step, so it does not wait for ever.
+    if (!request->is_running() && !(can_start = can_start && start(*request))) return;
+    const int64_t more = std::min(most, request->until_kept() - tokens);
+    tokens += more;
     budget -= more;
-    int64_t to = request.memory->computed() + tokens[i] + more;
-    for (const int64_t position : request.kept_positions) {
-      if (position > request.memory->computed()) to = std::min(to, position);
-    }
-    if (to == request.memory->computed() || !request.memory->extend(to)) continue;
-    parts.push_back({&request, to - request.memory->computed(), {}, to == request.size()});
+  };
+  // The first prompt gets half of the tokens, so every prompt makes progress when it is the first. The shortest prompts
+  // get the rest, so that they do not wait for long ones.
+  give(prompts.front(), (budget + 1) / 2);
+  std::vector<size_t> order(prompts.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return prompts[a].first->pending() < prompts[b].first->pending(); });
+  for (const size_t i : order) {
+    if (budget > 0) give(prompts[i], budget);
+  }
+  for (const auto& [request, tokens] : prompts) {
+    if (tokens == 0) continue;
+    const int64_t to = request->memory->computed() + tokens;
+    if (request->memory->extend(to)) parts.push_back({request, tokens, {}, to == request->size()});
   }
 }
 

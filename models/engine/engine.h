@@ -9,9 +9,9 @@
 //   }
 //
 // Order: requests run in the order of their arrival. A priority of p moves a request forward by 100 p places, so each
-// request is the first one after a finite number of arrivals. All prompts that run share the prompt tokens of a step.
-// So a short prompt does not wait for a long one. While some request generates, the number of prompt tokens is limited,
-// so that a step takes about `token_seconds` (step_times.h).
+// request is the first one after a finite number of arrivals. The first prompt gets half of the prompt tokens of a
+// step, and the shortest prompts get the rest. So a short prompt does not wait for a long one. While some request
+// generates, the number of prompt tokens is limited, so that a step takes about `token_seconds` (step_times.h).
 //
 // Memory: all requests share the cache of options.context tokens. A request starts when its prompt fits. If the cache
 // is full, the request that is last in the order loses its memory, waits, and later computes its tokens again. A
