@@ -108,8 +108,6 @@ def configurations_of(arguments: argparse.Namespace) -> list[Configuration]:
         raise ConfigurationError("--mpirun needs the numbers of processes; give them with --processes, such as 1,2")
     if arguments.processes and arguments.whole_machine:
         raise ConfigurationError("--whole-machine measures one process; remove --whole-machine or --processes")
-    if arguments.processes and arguments.parallels:
-        raise ConfigurationError("--parallel measures one process; remove --parallel or --processes")
     lists = split_list(arguments.devices)
     if arguments.processes and any("@" in one or ":" in one for one in lists):
         raise ConfigurationError("--devices: with --processes, name the devices of one process, such as CUDA0,CUDA1")

@@ -7,6 +7,7 @@ import re
 
 CPU_DEVICE = re.compile(r"CPU(\d+)$")
 MODES = ("tensor", "layer")
+PAGE = 32  # rows of a page of the KV cache
 
 
 class ConfigurationError(Exception):
@@ -36,7 +37,8 @@ class Test:
 
     @property
     def context(self) -> int:
-        return self.depth + self.prompt + self.generate
+        length = self.depth + self.prompt + self.generate
+        return self.parallel * -(-length // PAGE) * PAGE if self.parallel else length
 
 
 @dataclasses.dataclass(frozen=True)

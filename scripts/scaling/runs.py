@@ -116,12 +116,18 @@ def plan(shoal: Shoal, setup: Setup, model: Model, one: Configuration, test: Tes
     flags = ["plan", *flags_of(setup, model, one), "-c", test.context, "--output", "json"]
     if not one.is_whole_machine:  # the probe has measured only the divided CPU
         flags += ["-p", test.prompt, "-n", test.generate, "-d", test.depth]
+        flags += ["-np", test.parallel] if test.parallel else []
     found = started(shoal, setup, one.processes).json(flags, environment=environment_of(setup, one))
-    phase = (found.get("prediction") or {}).get("prompt" if test.prompt else "generation") or {}
+    prediction = found.get("prediction") or {}
+    rates = {phase: (prediction.get(phase) or {}).get("tokens_per_second") for phase in ("prompt", "generation")}
+    predicted = rates["prompt" if test.prompt else "generation"]
+    if test.parallel and all(rates.values()):
+        seconds = test.prompt / rates["prompt"] + test.generate / rates["generation"]
+        predicted = (test.prompt + test.generate) / seconds
     return {
         "memory": found["memory"],
         "context": test.context,
-        "predicted": phase.get("tokens_per_second"),
+        "predicted": predicted,
         "no_prediction": found.get("no_prediction", ""),
     }
 
@@ -162,7 +168,7 @@ def jobs_of(setup: Setup) -> list[Job]:
                 run = functools.partial(measure, setup=setup, model=model, one=one)
                 add("bench", model, one, f"round {number + 1}", {"round": number}, run)
         for one in setup.configurations:
-            for test in (test for test in setup.tests if not test.parallel):  # `shoal plan` plans single sequences
+            for test in setup.tests:
                 run = functools.partial(plan, setup=setup, model=model, one=one, test=test)
                 add("plan", model, one, f"plan of {test.name}", {"test": test.name}, run)
     return found

@@ -84,6 +84,15 @@ class Devices(unittest.TestCase):
         self.assertEqual([json.loads(line)["devices"] for line in found.stdout.splitlines()],
                          ["CPU0,1:CPU0", "CPU1,1:CPU1", "1:CPU0,1:CPU1"])
 
+    def test_measures_requests(self):
+        found = run("bench", "-m", MODEL, "--devices", "CPU0,1:CPU0;1:CPU0,1:CPU1", "-np", "1,3", "-p", 40, "-n", 3, "-b",
+                    "16,32", "-r", 2, "-o", "jsonl")
+        rows = [json.loads(line) for line in found.stdout.splitlines()]
+        self.assertEqual([(row["devices"], row["n_batch"], row["test"]) for row in rows],
+                         [(devices, batch, f"np{count} pp40 tg3") for devices in ("CPU0,1:CPU0", "1:CPU0,1:CPU1")
+                          for batch in (16, 32) for count in (1, 3)])
+        self.assertTrue(all(rate > 0 for row in rows for rate in (*row["samples_ts"], row["speed_tg"])), rows)
+
     def test_refuses_bad_lists(self):
         for devices, says in (("1:CPU0,CPU0", "process 0 comes after process 1 in '1:CPU0,CPU0'; name processes in ascending order"),
                               ("CPU0,2:CPU0", "'2:CPU0' names an unknown process; processes are 0 to 1"),

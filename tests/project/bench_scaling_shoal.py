@@ -90,7 +90,7 @@ def plan():
     found = {"memory": [{"device": name, **parts, "total": sum(parts.values())} for name in names]}
     if "-p" in sys.argv:
         gain = FACTORS[len(names)] * (1.1 if len(names) > 1 else 1.0)
-        phases = {"prompt": 1000.0 * gain, "generation": 100.0 * gain}
+        phases = {"prompt": 1000.0 * gain, "generation": 100.0 * gain * int(flag("-np", "1"))}
         found["prediction"] = {name: {"tokens_per_second": rate} for name, rate in phases.items()}
     print(json.dumps(found))
 

@@ -34,34 +34,41 @@ Column rate_column(const BenchResult& r) {
 }
 
 /// The columns of a test with requests, with the names of llama-batched-bench: S_PP and S_TG are the rates of the
-/// prompt phase and of the generation phase, and S is the rate of all tokens.
-std::vector<Column> request_columns(const BenchSamples& samples) {
+/// prompt phase and of the generation phase, and S is the rate of all tokens. simulate predicts only these rates.
+std::vector<Column> request_columns(const BenchResult& r) {
+  const BenchSamples& samples = r.samples;
   const RequestTimes& times = samples.requests;
-  const auto number = [](double value) { return fmt::format("{:.2f}", value); };
+  const auto number = [](const std::vector<double>& rates) {
+    return mean(rates) > 0 ? fmt::format("{:.2f}", mean(rates)) : "-";
+  };
   const auto ms = [&](const std::vector<int64_t>& ns, double share) {
     return ns.empty() ? "-" : fmt::format("{:.1f}", static_cast<double>(percentile(ns, share)) / 1e6);
   };
-  const bool generates = !times.between_ns.empty();
-  return {{"S_PP t/s", 9, number(mean(times.prompt_rates)), true},
-          {"S_TG t/s", 9, generates ? number(mean(times.generation_rates)) : "-", true},
-          {"S t/s", 18, fmt::format("{:.2f} ± {:.2f}", samples.avg_rate(), samples.stddev_rate()), true},
-          {"TTFT p50 ms", 11, ms(times.first_ns, 0.5), true},
-          {"p99", 9, ms(times.first_ns, 0.99), true},
-          {"ITL p50 ms", 10, ms(times.between_ns, 0.5), true},
-          {"p99", 9, ms(times.between_ns, 0.99), true}};
+  const Column all = rate_column(r);
+  std::vector<Column> columns{{"S_PP t/s", 9, number(times.prompt_rates), true},
+                              {"S_TG t/s", 9, number(times.generation_rates), true},
+                              {"S " + all.name, 18, all.cell, true}};
+  if (!r.simulated.empty()) return columns;
+  columns.insert(columns.end(), {{"TTFT p50 ms", 11, ms(times.first_ns, 0.5), true},
+                                 {"p99", 9, ms(times.first_ns, 0.99), true},
+                                 {"ITL p50 ms", 10, ms(times.between_ns, 0.5), true},
+                                 {"p99", 9, ms(times.between_ns, 0.99), true}});
+  return columns;
 }
 
 /// The JSON fields of a test with requests. t_pp to speed are the fields of llama-batched-bench, in seconds and tokens
-/// per second.
+/// per second. Unknown times are null.
 Json request_fields(const BenchSamples& samples) {
   const RequestTimes& times = samples.requests;
-  const auto seconds = [](const std::vector<int64_t>& ns) { return mean(ns) / 1e9; };
-  Json fields{{"t_pp", seconds(times.prompt_ns)},
-              {"speed_pp", mean(times.prompt_rates)},
-              {"t_tg", seconds(times.generation_ns)},
-              {"speed_tg", mean(times.generation_rates)},
-              {"t", seconds(samples.ns)},
-              {"speed", samples.avg_rate()}};
+  const auto average = [](const auto& values, double unit) {
+    return values.empty() ? Json() : Json(mean(values) / unit);
+  };
+  Json fields{{"t_pp", average(times.prompt_ns, 1e9)},
+              {"speed_pp", average(times.prompt_rates, 1)},
+              {"t_tg", average(times.generation_ns, 1e9)},
+              {"speed_tg", average(times.generation_rates, 1)},
+              {"t", average(samples.ns, 1e9)},
+              {"speed", average(samples.rates(), 1)}};
   for (const auto& [name, ns] : {std::pair{"ttft", &times.first_ns}, std::pair{"itl", &times.between_ns}}) {
     fields[fmt::format("{}_p50_ns", name)] = ns->empty() ? Json() : Json(percentile(*ns, 0.5));
     fields[fmt::format("{}_p99_ns", name)] = ns->empty() ? Json() : Json(percentile(*ns, 0.99));
@@ -91,7 +98,7 @@ std::vector<Column> markdown_columns(const BenchResult& r, const BenchColumns& s
   columns.push_back({"ts", shown.ratio_width, ratio_text(r.setup), false});
   columns.push_back({"test", std::max<size_t>(15, shown.test_width), r.test.name(), true});
   if (r.test.parallel > 0) {
-    for (Column& column : request_columns(r.samples)) columns.push_back(std::move(column));
+    for (Column& column : request_columns(r)) columns.push_back(std::move(column));
   } else {
     columns.push_back(rate_column(r));
   }

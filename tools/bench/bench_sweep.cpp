@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "models/place/split_policy.h"
+#include "tools/bench/parallel_bench.h"
 #include "tools/cli/command.h"
 #include "tools/cli/device_names.h"
 #include "tools/cli/model_text.h"
@@ -175,7 +176,7 @@ tuning::Workload most_of(const std::vector<BenchTest>& tests) {
   tuning::Workload most{0, 0, 0};
   for (const BenchTest& test : tests) {
     most = {std::max(most.prompt, test.prompt), std::max(most.generate, test.generate),
-            std::max(most.depth, test.depth)};
+            std::max(most.depth, test.depth), std::max(most.sequences, test.parallel)};
   }
   return most;
 }
@@ -204,6 +205,9 @@ void BenchFlags::add_to(CLI::App& app, const std::string& devices_help) {
              "Maximum numbers of tokens per batch, such as 512,2048; the smaller of -b and -ub applies");
   add_counts(app, "--ubatch-size", lists.ubatches, 1, kMostTokens,
              "Maximum numbers of tokens per batch, such as 128,512; the smaller of -b and -ub applies");
+  add_counts(app, "--parallel", lists.parallels, 1, kMostTokens,
+             "Numbers of simultaneous requests, such as 1,8,32; each has -p and -n tokens")
+      ->default_str("");
   devices.split.add_to(app);
   devices.host.add_to(app);
   const auto read_format = [this](const std::string& flag, const std::string& text) {
@@ -218,6 +222,15 @@ models::SessionOptions BenchFlags::session(const BenchTest& test) const {
   session.batch = std::min(test.batch, test.ubatch);
   session.candidates = candidates;
   return session;
+}
+
+models::SessionOptions BenchFlags::session(const BenchTest& test, const models::Hparams& hparams,
+                                           size_t devices) const {
+  models::SessionOptions options = session(test);
+  if (test.parallel == 0) return options;
+  if (context.context == 0) options.context = cache_tokens(test, hparams, devices);
+  options.sequences = test.parallel;
+  return models::engine_options(options);
 }
 
 DeviceFlags BenchFlags::devices_of(const BenchSetup& setup) const {

@@ -55,10 +55,10 @@ int most_together(const std::vector<BenchSetup>& setups, models::SplitMode mode)
 /// - there are more requests than tokens in a batch
 std::vector<BenchTest> make_tests(const BenchLists& lists);
 
-/// Maximum prompt length, maximum number of generated tokens and maximum depth over all tests.
+/// Maximum prompt length, number of generated tokens, depth and number of requests over all tests.
 tuning::Workload most_of(const std::vector<BenchTest>& tests);
 
-/// -m -dev -ts -p -n -d -b -ub -sm --expert-split --latent-split --comm -o, and the flags of HostFlags
+/// -m -dev -ts -p -n -d -np -b -ub -sm --expert-split --latent-split --comm -o, and the flags of HostFlags
 struct BenchFlags {
   BenchLists lists;
   DeviceFlags devices;  ///< all setups have the same values of these flags
@@ -72,6 +72,9 @@ struct BenchFlags {
   void add_to(CLI::App& app, const std::string& devices_help);
   /// Session options for a test, with the context of -c and the cache types.
   models::SessionOptions session(const BenchTest& test) const;
+  /// Options of a session or, for requests, of an engine (engine_options()). Without -c, the cache has room for all
+  /// requests on a number of devices.
+  models::SessionOptions session(const BenchTest& test, const models::Hparams& hparams, size_t devices) const;
   DeviceFlags devices_of(const BenchSetup& setup) const;
   /// Returns the request to the chooser for a setup. The chooser chooses the modes of --expert-split and --latent-split
   /// for the generation tests, with one token of each request. If there are no generation tests, the chooser chooses

@@ -4,15 +4,17 @@
 #include <string>
 
 #include "base/error.h"
+#include "models/session/orders.h"
 #include "tools/cli/interrupt.h"
+#include "tools/cli/processes.h"
 
 namespace shoal::tools {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A cache that is divided into n parts has pages of at most 63 + n tokens (page_rows()), and the number of parts depends
-// on the placement. This constant is sufficient for up to 65 parts.
+// A cache that is divided into n parts has pages of at most 63 + n tokens (page_rows()), and the number of parts
+// depends on the placement. This constant is sufficient for up to 65 parts.
 constexpr int64_t kLargestPage = 128;
 
 int64_t ns_between(Clock::time_point from, Clock::time_point to) {
@@ -44,8 +46,14 @@ ParallelBench::ParallelBench(Deployment& deployment, int64_t batch)
   std::vector<std::unique_ptr<Backend>> backends = std::move(deployment.backends);
   if (is_planned) plan = std::move(deployment.plan);
   if (backends.empty()) backends = deployment.placement->init();
-  engine_ = std::make_unique<models::Engine>(*deployment.model, placement_, std::move(backends),
-                                             models::engine_options(options), std::move(plan));
+  options = models::engine_options(options);
+  if (!is_leader()) {
+    models::Runner runner(*deployment.model, placement_, std::move(backends), options, std::move(plan));
+    return models::follow(runner, *processes());
+  }
+  engine_ =
+      std::make_unique<models::Engine>(*deployment.model, placement_, std::move(backends), options, std::move(plan));
+  if (processes() != nullptr) engine_->runner().lead(*processes());
 }
 
 void ParallelBench::extend(Prompts& prompts, int64_t count) {
@@ -96,6 +104,7 @@ void ParallelBench::run(const Prompts& prompts, models::RequestOptions options, 
 
 BenchSamples ParallelBench::measure(const BenchTest& test, const BenchOptions& bench,
                                     const std::function<bool()>& stop) {
+  if (engine_ == nullptr) return {test.tokens(), {}};
   require<InvalidArgument>(test.length() <= engine_->most_tokens(),
                            "{}: each request needs {} tokens, but the cache has only {}; use a larger context (-c) or "
                            "fewer tokens (-p, -n, -d)",

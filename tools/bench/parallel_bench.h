@@ -1,6 +1,7 @@
 // Measures requests that run at the same time, for `shoal bench -np`. All requests are submitted at once. Each request
 // has a prompt of its own, so the cache contains no prompt. With a depth of d, the cache contains the first d tokens of
-// each prompt, rounded down to whole pages.
+// each prompt, rounded down to whole pages. With several processes, process 0 has the engine, and the other processes
+// follow its runner.
 #pragma once
 
 #include <functional>
@@ -20,6 +21,7 @@ class ParallelBench {
  public:
   /// Makes an engine with the options deployment.asked.session, which are the result of engine_options(), but with a
   /// batch of `batch` tokens. If the deployment has a plan for this batch, the engine takes the plan and the backends.
+  /// In other processes than process 0, returns after the last measurement, and measure() returns no times.
   ParallelBench(Deployment& deployment, int64_t batch);
 
   int64_t batch() const { return batch_; }
@@ -41,8 +43,8 @@ class ParallelBench {
   int64_t vocab_;
   int64_t batch_;
   Tracer* tracer_;
-  std::unique_ptr<models::Engine> engine_;
-  uint32_t streams_ = 0;  ///< number of token sequences that were made
+  std::unique_ptr<models::Engine> engine_;  ///< nullptr in other processes than process 0
+  uint32_t streams_ = 0;                    ///< number of token sequences that were made
 };
 
 }  // namespace shoal::tools

@@ -44,9 +44,6 @@ void check_tests(const MeasureFlags& flags, const std::vector<BenchTest>& tests)
                     "tokens (-p, -n, -d)",
                     test.name(), test.length(), context));
   }
-  if (measures_requests(tests) && processes() != nullptr) {
-    throw UsageError("-np measures one process; run it without mpirun");
-  }
   if (measures_requests(tests) && flags.sampling.on_host) {
     warn("--sample-on-host has no effect on requests (-np), because devices always select candidates for requests");
   }
@@ -63,15 +60,15 @@ void find_all(const std::vector<BenchSetup>& setups) {
 /// Options of a session or an engine with memory for the largest context and the largest batch of all tests.
 models::SessionOptions largest_session(const MeasureFlags& flags, const BenchSetup& setup, const models::Model& model,
                                        const std::vector<BenchTest>& tests) {
-  models::SessionOptions largest = flags.session(tests.front());
+  const auto options_of = [&](const BenchTest& test) {
+    return flags.session(test, model.hparams, setup.devices.names.size());
+  };
+  models::SessionOptions largest = options_of(tests.front());
   for (const BenchTest& test : tests) {
-    models::SessionOptions one = flags.session(test);
-    if (test.parallel > 0 && flags.context.context == 0) {
-      one.context = cache_tokens(test, model.hparams, setup.devices.names.size());
-    }
+    const models::SessionOptions one = options_of(test);
     largest.context = std::max(largest.context, one.context);
     largest.batch = std::max(largest.batch, one.batch);
-    largest.sequences = std::max(largest.sequences, test.parallel);
+    largest.sequences = std::max(largest.sequences, one.sequences);
   }
   return measures_requests(tests) ? models::engine_options(largest) : largest;
 }
@@ -80,10 +77,16 @@ Request request_of(const MeasureFlags& flags, const BenchSetup& setup, const std
                    Tracer* tracer) {
   Request request{models::open_model(setup.model), flags.asked(setup, flags.devices_of(setup).find_groups(), tests)};
   tuning::Asked& asked = request.asked;
+  asked.session = largest_session(flags, setup, *request.model, tests);
   asked.work = most_of(tests);
+  if (measures_requests(tests)) {
+    // The cache of -c may be smaller than the requests together.
+    const int64_t context = models::session_size(request.model->hparams, asked.session).context;
+    asked.work.sequences = std::min(asked.work.sequences, context);
+    asked.work = tuning::clipped(asked.work, context);
+  }
   asked.objective = asked.work.generate > 0 ? tuning::Objective::kGeneration : tuning::Objective::kPrompt;
   asked.work = tuning::work_of(asked.work, asked.objective);
-  asked.session = largest_session(flags, setup, *request.model, tests);
   asked.session.tracer = tracer;
   asked.load = flags.load.load(asked.session.op_offload);
   return request;
@@ -187,9 +190,6 @@ CommandBody define_bench(CLI::App& app) {
   flags->devices.plugins.add_to(app);
   add_counts(app, "-t,--threads", flags->lists.threads, 0, cpu::kMaxThreads,
              "Number of threads of each CPU device; 0: one per core");
-  add_counts(app, "--parallel", flags->lists.parallels, 1, kMostTokens,
-             "Numbers of simultaneous requests, such as 1,8,32; each has -p and -n tokens")
-      ->default_str("");
   add_integer(app, "-r,--repetitions", flags->options.repetitions, 1, 1'000'000, "Number of timed runs of each test");
   app.add_flag("!--no-warmup", flags->options.warmup, "Skip the warm-up run before the timed runs");
   app.add_flag("!--no-op-offload", flags->context.op_offload,

@@ -169,6 +169,42 @@ Parts parts_of(const tuning::PhasePrediction& phase) {
   return {parts.compute / total, parts.communication / total, parts.waiting / total};
 }
 
+/// Combines the phases of a test with requests. The figures of the devices are sums over all prompts and tokens.
+tuning::PhasePrediction together(const tuning::Verdict& verdict, const BenchTest& test) {
+  const tuning::PhasePrediction &prompt = *verdict.prompt, &token = *verdict.generation;
+  const auto prompts = static_cast<double>(test.parallel), tokens = static_cast<double>(test.generate);
+  const auto sum = [&](double one, double other) { return prompts * one + tokens * other; };
+  tuning::PhasePrediction both = prompt;
+  for (size_t i = 0; i < both.ranks.size(); ++i) {
+    tuning::RankTime& rank = both.ranks[i];
+    const tuning::RankTime& other = token.ranks[i];
+    rank.compute = sum(rank.compute, other.compute);
+    rank.communication = sum(rank.communication, other.communication);
+    rank.waiting = sum(rank.waiting, other.waiting);
+  }
+  for (tuning::CollectiveTime& one : both.collectives) one.count *= test.parallel;
+  for (tuning::CollectiveTime one : token.collectives) {
+    one.count *= test.generate;
+    both.collectives.push_back(std::move(one));
+  }
+  both.seconds += token.seconds;
+  both.imbalance = (prompt.imbalance * prompt.seconds + token.imbalance * token.seconds) / both.seconds;
+  both.copies = sum(prompt.copies, token.copies);
+  both.host = sum(prompt.host, token.host);
+  return both;
+}
+
+int64_t ns_of(double seconds) {
+  return std::max<int64_t>(1, std::llround(seconds * 1e9));
+}
+
+RequestTimes times_of(const tuning::Verdict& verdict) {
+  return {.prompt_ns = {ns_of(verdict.prompt->seconds)},
+          .generation_ns = {ns_of(verdict.generation->seconds)},
+          .prompt_rates = {verdict.prompt->rate},
+          .generation_rates = {verdict.generation->rate}};
+}
+
 /// Predicts the results of all tests for all setups.
 class Simulation {
  public:
@@ -208,14 +244,17 @@ class Simulation {
     }
     tuning::Asked asked = flags_.asked(setup, flags_.devices_of(setup).grouped(used), tests_);
     asked.load = {.use_mapping = false, .repack = false};
-    asked.session = flags_.session(test);
-    asked.work = {test.prompt, test.generate, test.depth};
-    asked.objective = test.prompt > 0 ? tuning::Objective::kPrompt : tuning::Objective::kGeneration;
-    const int64_t context = models::session_size(model_of(setup).hparams, asked.session).context;
-    require<InvalidArgument>(asked.work == tuning::clipped(asked.work, context),
-                             "{} prompt tokens or {} generated tokens after {} cached tokens do not fit into a context "
-                             "of {}; use a larger context (-c) or fewer tokens",
-                             test.prompt, test.generate, test.depth, context);
+    const models::Hparams& hparams = model_of(setup).hparams;
+    asked.session = flags_.session(test, hparams, used.size());
+    asked.work = {test.prompt, test.generate, test.depth, std::max<int64_t>(test.parallel, 1)};
+    asked.objective = test.parallel > 0 ? tuning::Objective::kMix
+                      : test.prompt > 0 ? tuning::Objective::kPrompt
+                                        : tuning::Objective::kGeneration;
+    const int64_t context = models::session_size(hparams, asked.session).context;
+    require<InvalidArgument>(test.length() <= context / asked.work.sequences,
+                             "{}: a sequence has {} tokens, but the context of {} tokens has only {} tokens for each "
+                             "sequence; use a larger context (-c) or fewer tokens",
+                             test.name(), test.length(), context, context / asked.work.sequences);
     const auto host = std::find_if(devices_.begin(), devices_.end(), [&](const Device* device) {
       return device->type() == DeviceType::kCpu && std::find(used.begin(), used.end(), device) == used.end();
     });
@@ -233,12 +272,17 @@ class Simulation {
 
   BenchResult result_of(const BenchSetup& setup, const BenchTest& test, const tuning::Asked& asked,
                         const tuning::Verdict& verdict) {
-    const tuning::PhasePrediction& phase = test.prompt > 0 ? *verdict.prompt : *verdict.generation;
+    const tuning::PhasePrediction phase = test.parallel > 0 ? together(verdict, test)
+                                          : test.prompt > 0 ? *verdict.prompt
+                                                            : *verdict.generation;
     BenchResult result = tools::result_of(flags_, setup, model_of(setup), asked, devices_);
     result.setup.ratio = verdict.choice.ratio();
     result.test = test;
     result.samples.tokens = test.tokens();
-    if (verdict.fits) result.samples.ns = {std::max<int64_t>(1, std::llround(phase.seconds * 1e9))};
+    if (verdict.fits) {
+      result.samples.ns = {ns_of(phase.seconds)};
+      if (test.parallel > 0) result.samples.requests = times_of(verdict);
+    }
     result.time = utc_time();
     result.backends = "SIM";
     result.simulated = machine_->name;

@@ -1,4 +1,5 @@
 // Tests of shoal simulate in a child process.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -68,6 +69,41 @@ TEST_F(Simulate, PrintsTableInStyleOfBench) {
                                   HasSubstr("tg128 |"), HasSubstr("| H200.0,H200.1 | even |")));
   EXPECT_THAT(finished.out, HasSubstr("simulated: H200x2-nvlink4, not measured"));
   EXPECT_THAT(finished.out, Not(HasSubstr("±"))) << "simulated results have no standard deviation";
+}
+
+TEST_F(Simulate, PredictsRequestsAtTheSameTime) {
+  const json found =
+      rows({"-m", small_, "--machine", "H200x2-nvlink", "--device-counts", "2", "-np", "1,8", "-p", "256", "-n", "64"});
+  ASSERT_EQ(found.size(), 2);
+  for (const json& row : found) {
+    const double requests = row["n_parallel"];
+    EXPECT_EQ(row["test"], fmt::format("np{} pp256 tg64", row["n_parallel"].get<int64_t>()));
+    EXPECT_NEAR(row["t"], row["t_pp"].get<double>() + row["t_tg"].get<double>(), 1e-7);
+    EXPECT_NEAR(row["speed"].get<double>() * row["t"].get<double>(), requests * (256 + 64), 1e-3);
+    EXPECT_NEAR(row["speed_tg"].get<double>() * row["t_tg"].get<double>(), requests * 64, 1e-3);
+    EXPECT_NEAR(row["speed_pp"].get<double>() * row["t_pp"].get<double>(), requests * 256, 1e-3);
+    EXPECT_TRUE(row["ttft_p50_ns"].is_null());
+    const double parts = row["part_compute"].get<double>() + row["part_collectives"].get<double>() +
+                         row["part_waiting"].get<double>() + row["part_host"].get<double>();
+    EXPECT_NEAR(parts, 1, 1e-6);
+  }
+  EXPECT_GT(found[1]["speed_tg"], 4 * found[0]["speed_tg"].get<double>()) << "a step reads each weight once";
+  EXPECT_NEAR(found[1]["speed_pp"], found[0]["speed_pp"].get<double>(), 0.01 * found[0]["speed_pp"].get<double>());
+  EXPECT_GT(found[1]["collectives"], found[0]["collectives"].get<int64_t>());
+}
+
+TEST_F(Simulate, PrintsOnlyRatesOfRequests) {
+  const Finished finished = run({"simulate", "-m", small_, "--machine", "H200x2-nvlink", "-np", "4"});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_THAT(finished.out, AllOf(HasSubstr("|  S_PP t/s |  S_TG t/s |  S t/s (simulated) |"),
+                                  HasSubstr("np4 pp512 tg128"), Not(HasSubstr("TTFT"))));
+  const Finished large = run({"simulate", "-m", large_, "--machine", "RTX4090x2-pcie", "-np", "4"});
+  EXPECT_EQ(large.code, 0) << large.err;
+  EXPECT_THAT(large.out, ContainsRegex("\\| +- \\| +- \\| +does not fit \\|"));
+  refuses(
+      {"-m", small_, "--machine", "H200x2-nvlink", "-np", "4", "-c", "1024"},
+      HasSubstr("np4 pp512 tg128: a sequence has 640 tokens, but the context of 1024 tokens has only 256 tokens for "
+                "each sequence; use a larger context (-c) or fewer tokens"));
 }
 
 TEST_F(Simulate, MarksEveryRowAsSimulated) {
