@@ -8,6 +8,8 @@
 //
 //   prompt, generate   tokens/s. `generate` also prints the rate of weight reads in GB/s, and as %bw in percent of the
 //                      read bandwidth. Models of the repository fit into a cache, so their %bw may be over 100.
+//   shared_prompt      time to the first token of a request of an engine, after a request with the same first 2,000
+//                      tokens and another end. x_first: speed-up relative to the earlier request
 //   load               uses the weights directly from the mapped file. GB/s: bytes of the file per second;
 //                      x_read: time relative to `read`
 //   load_copied        copies the weights without repacking
@@ -38,6 +40,7 @@
 #include "benchmarks/machine.h"
 #include "devices/buffer.h"
 #include "devices/cpu/cpu_device.h"
+#include "models/engine/engine.h"
 #include "models/place/placement.h"
 #include "models/session/loader.h"
 #include "models/session/session.h"
@@ -47,6 +50,8 @@ namespace {
 
 constexpr int64_t kChecked = 32;    ///< number of prompt tokens that are evaluated before the logits are compared
 constexpr int64_t kGenerated = 64;  ///< number of generated tokens after which the session rewinds
+constexpr size_t kShared = 2000;    ///< number of tokens that two prompts have in common
+constexpr size_t kOwn = 32;         ///< number of tokens after the common tokens
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -195,6 +200,39 @@ class Subject {
     state.counters["%bw"] = 100 * rate * running.loaded.bytes_per_token() / bandwidth;
   }
 
+  void shared_prompt(benchmark::State& state) {
+    drop();
+    const Loaded loaded(path_, static_cast<int>(state.range(0)));
+    const size_t shared = std::min(kShared, static_cast<size_t>(loaded.model->hparams.context / 2));
+    Engine engine(*loaded.model, loaded.placement, loaded.placement.init(),
+                  engine_options({.context = static_cast<int64_t>(2 * (shared + kOwn)), .candidates = 1}));
+    uint32_t random = 1;
+    const auto append = [&](std::vector<int32_t> tokens, size_t count) {
+      for (size_t i = 0; i < count; ++i) {
+        random = random * 1664525u + 1013904223u;
+        tokens.push_back(static_cast<int32_t>((random >> 8) % static_cast<uint32_t>(loaded.model->hparams.vocab)));
+      }
+      return tokens;
+    };
+    const auto seconds_of = [&](std::vector<int32_t> prompt) {
+      const auto start = std::chrono::steady_clock::now();
+      engine.submit(std::move(prompt), {.most_tokens = 1, .junction = static_cast<int64_t>(shared)});
+      while (engine.step()) continue;
+      return seconds_since(start);
+    };
+    double first = 0, second = 0;
+    seconds_of(append({}, shared + kOwn));  // makes the graphs
+    while (state.KeepRunning()) {
+      const std::vector<int32_t> begin = append({}, shared);
+      first += seconds_of(append(begin, kOwn));
+      const double seconds = seconds_of(append(begin, kOwn));
+      second += seconds;
+      state.SetIterationTime(seconds);
+    }
+    state.counters["shared"] = static_cast<double>(shared);
+    state.counters["x_first"] = first / second;
+  }
+
   void load(benchmark::State& state, const LoadOptions& options) {
     {
       const Loaded& loaded = on(state, options).loaded;  // loads and verifies the model
@@ -295,6 +333,7 @@ void add_all(Subject& subject) {
   };
   on_devices("prompt", [&](benchmark::State& s) { subject.prompt(s); })->UseRealTime();
   on_devices("generate", [&](benchmark::State& s) { subject.generate(s); })->UseRealTime();
+  on_devices("shared_prompt", [&](benchmark::State& s) { subject.shared_prompt(s); })->UseManualTime();
   on_devices("load_packed", [&](benchmark::State& s) { subject.load(s, {}); })->UseManualTime();
   on_devices("load", [&](benchmark::State& s) { subject.load(s, {.repack = false}); })->UseManualTime();
   add("load_copied/" + subject.name(),
