@@ -80,9 +80,9 @@ size_t kept_shapes(const SessionOptions& options) {
 }
 
 BatchShape shape_for(int64_t tokens, int64_t outputs, int64_t sequences, const SessionSize& size) {
-  // Above 16 tokens, the time of a batch grows with the number of tokens, so there are two shapes per power of two.
+  // There are two shapes per power of two, because the time of a batch grows with the number of tokens.
   int64_t room = round_up(tokens, size.batch);
-  if (room > 16 && tokens <= room / 4 * 3) room = room / 4 * 3;
+  if (room > 2 && tokens <= room / 4 * 3) room = room / 4 * 3;
   // If each token is an output of a sequence of its own, all three numbers are equal.
   if (sequences == tokens && outputs == tokens) return {room, room, room};
   return {room, round_up(outputs, room), round_up(sequences, room)};
