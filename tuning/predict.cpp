@@ -63,14 +63,15 @@ class Predictor {
     // The time of a token grows linearly with the number of filled cache rows. The middle token therefore takes the
     // average time.
     PhasePrediction phase = new_phase();
-    const models::PlannedGraph& step = planned(models::shape_for(sequences, sequences, sequences, plan_.size));
+    const int64_t together = std::min(sequences, plan_.size.batch);
+    const models::PlannedGraph& step = planned(models::shape_for(together, together, together, plan_.size));
     for (const Stage& stage : stages(step, as_double(depth) + (as_double(count) + 1) / 2)) {
       add(phase, stage, 1);
       phase.seconds += stage.seconds();
     }
     add_disk(phase, step, 1);
     finish(phase);
-    phase.seconds *= as_double(count);
+    phase.seconds *= as_double(count * ((sequences + together - 1) / together));
     phase.rate = as_double(count * sequences) / phase.seconds;
     return phase;
   }

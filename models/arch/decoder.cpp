@@ -372,7 +372,7 @@ Tensor* Decoder::rope_factors(const RopeParams& rope) {
                            "only one of rope_factors_long and rope_factors_short is in the file; convert the model "
                            "again");
   if (for_all != nullptr) return for_all;
-  return is_long(h_, cache_.rows) ? for_long : for_short;
+  return is_long(h_, cache_.longest) ? for_long : for_short;
 }
 
 Tensor* Decoder::rms_norm(Tensor* x, std::string_view of, std::string_view result) {

@@ -187,7 +187,7 @@ void declare_cache(KvCache& cache, const Hparams& h, const KvCacheOptions& optio
   cache.specs = cache_tensors(h, options);
   cache.page = page_rows(options.parts);
   cache.rows = pages_for(options.rows, cache.page) * cache.page;
-  cache.longest = options.longest == 0 ? options.rows : options.longest;
+  cache.longest = options.rows;
   cache.parts = options.parts;
   cache.slots = options.slots;
   cache.layers.resize(static_cast<size_t>(h.layers));

@@ -50,7 +50,6 @@ struct KvCacheOptions {
   int64_t windows = 0;  ///< number of sequences for which groups with a window have pages; 0: one sequence that uses
                         ///< these pages as a ring
   int64_t slots = 1;    ///< number of states of each recurrent layer
-  int64_t longest = 0;  ///< maximum number of tokens of a sequence; 0: `rows`
 };
 
 /// Attention layers whose sequences have the same lists of pages.
@@ -88,7 +87,7 @@ struct KvCache {
   /// Maximum number of pages of a sequence.
   int64_t most_pages() const { return (longest + page - 1) / page; }
   /// Whether the layer's pool may hold only the pages of a window.
-  bool is_ring(size_t layer) const { return group_of[layer] >= 0 && groups[group_of[layer]].window > 0; }
+  bool has_window(size_t layer) const { return group_of[layer] >= 0 && groups[group_of[layer]].window > 0; }
 };
 
 /// The types that a cache may have, by their names in options. cache_dtype_names() returns "f16, f32, ... or iq4_nl".
@@ -112,7 +111,7 @@ int64_t last_row_in_part(int64_t position, int64_t parts, int64_t part);
 /// - `options` requests several parts, but some caches are not latent
 std::vector<CacheTensor> cache_tensors(const Hparams& hparams, const KvCacheOptions& options);
 
-/// Throws InvalidArgument like cache_tensors(), and also if the number of rows is below 1 or above 2^31 - 1.
+/// Throws InvalidArgument like cache_tensors(), and also if the number of rows is below 1 or above 2^31 - 64.
 void declare_cache(KvCache& cache, const Hparams& hparams, const KvCacheOptions& options);
 
 /// One line about keys or values whose type differs from the requested type. Returns "" if there are none.

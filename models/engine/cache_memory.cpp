@@ -13,7 +13,7 @@ CacheMemory::CacheMemory(const KvCache& cache)
                          [](const CacheTensor& spec) { return spec.part == CachePart::kConv; })
                  ? cache.slots
                  : 0),
-      tree_(cache.page, cache.groups.size()) {
+      tree_(cache.groups.size()) {
   for (const PageGroup& group : groups_) pages_.emplace_back(group.pages);
 }
 
@@ -128,6 +128,14 @@ std::vector<int64_t> SequenceMemory::pages_for(int64_t to) const {
   return more;
 }
 
+int64_t SequenceMemory::reach() const {
+  int64_t pages = INT32_MAX / cache_.page_;
+  for (size_t group = 0; group < pages_.size(); ++group) {
+    pages = std::min(pages, static_cast<int64_t>(pages_[group].size()) + cache_.pages_[group].free_units());
+  }
+  return pages * cache_.page_;
+}
+
 bool SequenceMemory::extend(int64_t to, bool keeps_old) {
   const std::vector<int64_t> more = pages_for(to);
   for (size_t group = 0; group < more.size(); ++group) {
@@ -209,13 +217,13 @@ void SequenceMemory::drop_behind_windows() {
 
 void SequenceMemory::keep_state(Keep keep) {
   if (reads_ < 0 || computed_ == 0 || computed_ % cache_.page_ != 0) return;
-  PrefixNode* const before = rolling_ != nullptr && keep == Keep::kStateInsteadOfLast ? rolling_ : nullptr;
-  if (last_->slot < 0) {
-    last_->slot = reads_;
-    cache_.slots_.label(reads_, last_);
-    if (before != nullptr && before->slot >= 0 && before != last_) cache_.forget_slot(*before);
-  }
-  rolling_ = keep == Keep::kStateInsteadOfLast ? last_ : nullptr;
+  PrefixNode* const before = keep == Keep::kStateInsteadOfLast ? rolling_ : nullptr;
+  if (before != nullptr && before != last_ && before->slot >= 0) cache_.forget_slot(*before);
+  rolling_ = nullptr;
+  if (last_->slot >= 0) return;  // another sequence has kept this state
+  last_->slot = reads_;
+  cache_.slots_.label(reads_, last_);
+  if (keep == Keep::kStateInsteadOfLast) rolling_ = last_;
 }
 
 void SequenceMemory::release() {

@@ -66,6 +66,8 @@ class SequenceMemory {
   int64_t attach(std::span<const int32_t> tokens, int64_t limit);
   /// Number of pages of each group that extend(to) would take.
   std::vector<int64_t> pages_for(int64_t to) const;
+  /// The largest position for which there are enough free pages.
+  int64_t reach() const;
   /// Takes pages up to position `to`, and a slot. If `keeps_old` is true, the state at computed() survives the batch,
   /// so that discard() is possible. Returns false and takes nothing if there are too few free pages or slots.
   bool extend(int64_t to, bool keeps_old = false);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
@@ -18,14 +17,6 @@ constexpr int64_t kLeastPromptTokens = 32;
 
 bool is_allowed(std::span<const uint32_t> mask, int32_t token) {
   return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
-}
-
-/// log(sum of e^logit).
-double log_sum_exp(std::span<const float> logits) {
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - top);
-  return top + std::log(sum);
 }
 
 }  // namespace
@@ -45,10 +36,13 @@ struct Engine::Request {
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   /// Number of tokens that the next steps must compute. The last of these tokens gives the next token.
   int64_t pending() const { return size() - (memory ? memory->computed() : 0); }
-  /// Number of tokens until the next position whose state is kept; without such a position, pending().
-  int64_t until_kept() const {
-    const auto next = std::upper_bound(kept_positions.begin(), kept_positions.end(), memory->computed());
-    return (next == kept_positions.end() ? size() : *next) - memory->computed();
+  /// Number of tokens until the next position whose state is kept; without such a position, pending(). The state at
+  /// the end of the last full page is kept if the model has states with pages of `page` tokens (0: no states).
+  int64_t until_kept(int64_t page) const {
+    const int64_t begin = memory->computed();
+    const auto next = std::upper_bound(kept_positions.begin(), kept_positions.end(), begin);
+    const int64_t end = next == kept_positions.end() ? size() : *next;
+    return (page > 0 && end - begin < page ? std::min(end, (begin / page + 1) * page) : end) - begin;
   }
   std::span<const int32_t> answer() const { return std::span(tokens).subspan(static_cast<size_t>(prompt_tokens)); }
   bool is_running() const { return memory != nullptr; }
@@ -82,8 +76,8 @@ struct Engine::Part {
 
 SessionOptions engine_options(SessionOptions options, int64_t kept) {
   options.sequences = std::min(options.sequences, options.batch);
-  // While a request continues a kept state, it has two slots.
-  options.slots = kept == 0 ? options.sequences : 2 * options.sequences + kept;
+  // While a request continues a kept state, or guesses tokens, it has two slots.
+  options.slots = kept == 0 && options.drafts == 0 ? options.sequences : 2 * options.sequences + kept;
   options.windows = kept == 0 ? options.sequences : 2 * options.sequences;
   options.keeps_logits = true;
   return options;
@@ -94,10 +88,14 @@ Engine::Engine(const Model& model, const Placement& placement, std::vector<std::
     : model_(model),
       tokenizer_(tokenizer),
       most_sequences_(options.sequences),
+      most_drafts_(options.drafts),
       runner_(model, placement, std::move(backends), options, std::move(plan)),
       memory_(runner_.cache()),
       most_tokens_(std::min(runner_.cache().longest, memory_.most_tokens())),
-      mask_((static_cast<size_t>(model.hparams.vocab) + 31) / 32) {}
+      mask_((static_cast<size_t>(model.hparams.vocab) + 31) / 32) {
+  require<InvalidArgument>(options.sequences <= runner_.size().batch && options.keeps_logits,
+                           "the options of an engine are incomplete; complete them with engine_options()");
+}
 
 Engine::~Engine() = default;
 
@@ -119,11 +117,13 @@ RequestId Engine::submit(std::vector<int32_t> prompt, const RequestOptions& opti
                              model_.hparams.vocab);
   }
   require<InvalidArgument>(options.stops.empty() || tokenizer_ != nullptr, "stop strings require a tokenizer");
-  require<InvalidArgument>(
-      options.most_tokens >= -1 && options.logprobs >= -1 && options.draft >= 0,
-      "limits of {} tokens, {} log probabilities and {} drafted tokens: expected -1 or more for the "
-      "first two and 0 or more for the third",
-      options.most_tokens, options.logprobs, options.draft);
+  require<InvalidArgument>(options.most_tokens >= -1 && options.logprobs >= -1,
+                           "limits of {} tokens and {} log probabilities: expected -1 or more", options.most_tokens,
+                           options.logprobs);
+  require<InvalidArgument>(options.draft >= 0 && options.draft <= most_drafts_,
+                           "{} guessed tokens, but the engine was made for 0 to {} guessed tokens "
+                           "(SessionOptions::drafts)",
+                           options.draft, most_drafts_);
   const std::lock_guard lock(mutex_);
   submitted_.push_back(std::make_unique<Request>(++last_id_, std::move(prompt), options, tokenizer_));
   return last_id_;
@@ -151,7 +151,7 @@ void Engine::receive() {
   for (auto& request : submitted) insert(std::move(request));
   for (const RequestId id : cancelled) {
     for (const auto& request : requests_) {
-      if (request->id == id) end(*request, Finish::kCancelled);
+      if (request->id == id && !request->is_finished) end(*request, Finish::kCancelled);
     }
   }
   std::erase_if(requests_, [](const auto& request) { return request->is_finished; });
@@ -197,18 +197,19 @@ bool Engine::start(Request& request) {
   }
   if (!request.has_started) request.cached_tokens = memory->computed();
   request.has_started = true;
-  stats_.cached_tokens += memory->computed();
+  stats_.cached_tokens += std::min(memory->computed(), request.prompt_tokens);
   request.memory = std::move(memory);
   return true;
 }
 
-/// Number of drafted tokens with which a step is predicted to produce the most tokens per second.
-int64_t Engine::draft_length(const Request& request, int64_t tokens) const {
+/// Number of drafted tokens, at most `most`, with which a step of `tokens` other tokens is predicted to produce the
+/// most tokens per second.
+int64_t Engine::draft_length(const Request& request, int64_t most, int64_t tokens) const {
   const auto padded = [&](int64_t count) { return shape_for(count, 1, 1, runner_.size()).tokens; };
   const double plain = times_.seconds(padded(tokens));
   int64_t best = 0;
   double best_rate = 1, expected = 1, chance = 1;  // rates are tokens per time of a step without drafts
-  for (int64_t length = 1; length <= request.options.draft; ++length) {
+  for (int64_t length = 1; length <= most; ++length) {
     chance *= request.accepted;
     expected += chance;
     // Drafts of an unknown time are tried, so that their time becomes known.
@@ -226,10 +227,11 @@ void Engine::add_generating(std::vector<Part>& parts) {
     Request& request = **at;
     if (!request.is_running() || request.pending() != 1) continue;
     Part part{&request, 1, {}, true};
-    // All requests can have a token in this step.
-    const int64_t room = std::min(runner_.size().batch - most_sequences_ - tokens, most_tokens_ - request.size());
-    const int64_t length = std::min(draft_length(request, tokens), room);
-    if (length > 0) part.drafts = draft_tokens(request.tokens, length);
+    // All requests can have a token in this step. Drafts end at the end of a page, so that its state is kept.
+    int64_t room = std::min(runner_.size().batch - most_sequences_ - tokens, most_tokens_ - request.size());
+    if (state_page() > 0) room = std::min(room, state_page() - 1 - request.memory->computed() % state_page());
+    part.drafts = draft_tokens(request.tokens, std::min(request.options.draft, room));
+    part.drafts.resize(static_cast<size_t>(draft_length(request, static_cast<int64_t>(part.drafts.size()), tokens)));
     if (!part.drafts.empty() &&
         !request.memory->extend(request.size() + static_cast<int64_t>(part.drafts.size()), true)) {
       part.drafts.clear();
@@ -257,8 +259,9 @@ int64_t Engine::prompt_budget(int64_t generating) const {
 }
 
 void Engine::add_prompts(std::vector<Part>& parts) {
-  int64_t budget = prompt_budget(std::accumulate(parts.begin(), parts.end(), int64_t{0},
-                                                 [](int64_t sum, const Part& part) { return sum + part.size(); }));
+  const int64_t generating = std::accumulate(parts.begin(), parts.end(), int64_t{0},
+                                             [](int64_t sum, const Part& part) { return sum + part.size(); });
+  int64_t budget = prompt_budget(generating);
   std::vector<std::pair<Request*, int64_t>> prompts;  // in order, with their numbers of tokens in this step
   int64_t waiting = 0;
   for (const auto& request : requests_) {
@@ -267,7 +270,6 @@ void Engine::add_prompts(std::vector<Part>& parts) {
     waiting += request->pending();
   }
   if (prompts.empty() || budget <= 0) return;
-  const auto generating = static_cast<int64_t>(parts.size());
   budget = tokens_to_run(std::min(budget, waiting) + generating, runner_.size()) - generating;
   if (budget <= 0) budget = 1;
   bool can_start = true;
@@ -275,7 +277,7 @@ void Engine::add_prompts(std::vector<Part>& parts) {
     auto& [request, tokens] = prompt;
     // If a request does not fit, no later request starts before it in this step, so it does not wait for ever.
     if (!request->is_running() && !(can_start = can_start && start(*request))) return;
-    const int64_t more = std::min(most, request->until_kept() - tokens);
+    const int64_t more = std::min(most, request->until_kept(state_page()) - tokens);
     tokens += more;
     budget -= more;
   };
@@ -291,8 +293,8 @@ void Engine::add_prompts(std::vector<Part>& parts) {
   }
   for (const auto& [request, tokens] : prompts) {
     if (tokens == 0) continue;
-    const int64_t to = request->memory->computed() + tokens;
-    if (request->memory->extend(to)) parts.push_back({request, tokens, {}, to == request->size()});
+    const int64_t begin = request->memory->computed(), to = std::min(begin + tokens, request->memory->reach());
+    if (to > begin && request->memory->extend(to)) parts.push_back({request, to - begin, {}, to == request->size()});
   }
 }
 
@@ -359,8 +361,7 @@ void Engine::finish_part(Part& part, std::span<const TokenLogit> best) {
   Request& request = *part.request;
   const auto each = static_cast<size_t>(runner_.candidates_per_output());
   const int64_t begin = request.memory->computed(), page = memory_.page();
-  const bool is_prompt = begin + part.tokens <= request.prompt_tokens;
-  if (is_prompt) stats_.prompt_tokens += part.tokens;
+  stats_.prompt_tokens += std::clamp<int64_t>(request.prompt_tokens - begin, 0, part.tokens);
   const auto drafted = static_cast<int64_t>(part.drafts.size());
   int64_t right = 0;  // number of right drafts
   if (part.has_output) {
@@ -383,7 +384,7 @@ void Engine::finish_part(Part& part, std::span<const TokenLogit> best) {
     const int64_t to = begin + part.tokens + right;
     const bool is_kept =
         std::find(request.kept_positions.begin(), request.kept_positions.end(), to) != request.kept_positions.end();
-    const bool is_rolling = part.has_output && to % page == 0;
+    const bool is_rolling = to >= request.prompt_tokens && to % page == 0;
     using Keep = SequenceMemory::Keep;
     request.memory->advance(request.tokens, to,
                             is_kept      ? Keep::kState
@@ -405,12 +406,15 @@ int32_t Engine::choose(Request& request, std::span<const TokenLogit> best, int64
   std::vector<TokenLogit> allowed;
   if (request.options.mask) {
     std::fill(mask_.begin(), mask_.end(), 0);
-    request.options.mask(request.answer(), mask_);
-    require<InvalidArgument>(std::any_of(mask_.begin(), mask_.end(), [](uint32_t word) { return word != 0; }),
-                             "the mask allows no token after {} tokens of the answer", request.answer().size());
+    try {
+      request.options.mask(request.answer(), mask_);
+    } catch (const std::exception& error) {
+      fail<InvalidArgument>("the mask failed after {} tokens of the answer: {}", request.answer().size(), error.what());
+    }
     std::copy_if(best.begin(), best.end(), std::back_inserter(allowed),
                  [&](const TokenLogit& one) { return is_allowed(mask_, one.id); });
-    is_enough = best.size() == vocab || (needed > 0 && needed <= static_cast<int64_t>(allowed.size()));
+    is_enough =
+        !allowed.empty() && (best.size() == vocab || (needed > 0 && needed <= static_cast<int64_t>(allowed.size())));
   }
   if (is_enough && request.options.logprobs < 0) {
     return request.sampler.sample_best(request.options.mask ? std::span<const TokenLogit>(allowed) : best);
@@ -423,6 +427,8 @@ int32_t Engine::choose(Request& request, std::span<const TokenLogit> best, int64
       const auto id = static_cast<int32_t>(i);
       if (is_allowed(mask_, id)) allowed.push_back({id, logits[i]});
     }
+    require<InvalidArgument>(!allowed.empty(), "the mask allows no token after {} tokens of the answer",
+                             request.answer().size());
     token = request.sampler.sample_best(allowed);
   } else {
     token = request.sampler.sample(logits);
@@ -438,8 +444,10 @@ void Engine::add_token(Request& request, std::span<const TokenLogit> best, int64
   Output output{.request = request.id};
   try {
     if (request.options.most_tokens == 0) {
-      if (request.options.logprobs >= 0) list_logits(request, runner_.logits(row, 1), output);
-      outputs_.push_back(std::move(output));
+      if (request.options.logprobs >= 0) {
+        list_logits(request, runner_.logits(row, 1), output);
+        outputs_.push_back(std::move(output));
+      }
       return end(request, Finish::kTokens);
     }
     output.token = choose(request, best, row, output);
@@ -448,7 +456,6 @@ void Engine::add_token(Request& request, std::span<const TokenLogit> best, int64
   }
   const auto& ends = request.options.end_tokens;
   if (std::find(ends.begin(), ends.end(), output.token) != ends.end()) {
-    output.token = -1;
     return end(request, Finish::kEndToken);
   }
   request.sampler.accept(output.token);

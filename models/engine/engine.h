@@ -2,9 +2,11 @@
 // batch: one token of each request that generates, and a part of the prompts that wait. The tokens of a request do not
 // depend on other requests, on the division of its prompt, or on cached beginnings (docs/cpu.md: rows of a batch).
 //
-//   Engine engine(model, placement, placement.init(), engine_options({.context = 8192, .sequences = 8, .candidates =
-//   64}), nullptr, &tokenizer); const RequestId first = engine.submit(prompt, {.most_tokens = 100}); while
-//   (engine.step()) {
+//   Engine engine(model, placement, placement.init(), engine_options({.context = 8192, .sequences = 8}), nullptr,
+//                 &tokenizer);
+//   engine.submit(prompt, {.most_tokens = 100});
+//   for (bool runs = true; runs;) {
+//     runs = engine.step();
 //     for (const Output& output : engine.take_outputs()) ...
 //   }
 //
@@ -90,8 +92,10 @@ class Engine {
   bool start(Request& request);
   void preempt(Request& request);
   Request* last_running() const;
+  /// Number of tokens between positions whose states are kept; 0: the model has no states.
+  int64_t state_page() const { return memory_.has_states() ? memory_.page() : 0; }
   int64_t prompt_budget(int64_t generating) const;
-  int64_t draft_length(const Request& request, int64_t tokens) const;
+  int64_t draft_length(const Request& request, int64_t most, int64_t tokens) const;
   void run(std::vector<Part>& parts);
   void finish_part(Part& part, std::span<const TokenLogit> best);
   /// Chooses the token after output `row` of the latest batch, adds it to the request, and reports it.
@@ -103,7 +107,7 @@ class Engine {
 
   const Model& model_;
   const Tokenizer* tokenizer_;
-  int64_t most_sequences_;
+  int64_t most_sequences_, most_drafts_;
   Runner runner_;
   CacheMemory memory_;
   int64_t most_tokens_;

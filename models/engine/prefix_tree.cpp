@@ -14,6 +14,20 @@ uint64_t hash_of(std::span<const int32_t> tokens) {
 
 }  // namespace
 
+/// Destroys the nodes one after the other, because nested destructors of a long chain would need much stack.
+PrefixTree::~PrefixTree() {
+  std::vector<std::unique_ptr<PrefixNode>> nodes;
+  const auto take = [&](PrefixNode& node) {
+    for (auto& [hash, child] : node.children) nodes.push_back(std::move(child));
+  };
+  for (auto& [salt, root] : roots_) take(root);
+  while (!nodes.empty()) {
+    const std::unique_ptr<PrefixNode> node = std::move(nodes.back());
+    nodes.pop_back();
+    take(*node);
+  }
+}
+
 PrefixNode& PrefixTree::root(const std::string& salt) {
   return roots_[salt];
 }

@@ -27,8 +27,10 @@ struct PrefixNode {
 
 class PrefixTree {
  public:
-  /// `page` is the number of tokens per node.
-  PrefixTree(int64_t page, size_t groups) : page_(page), groups_(groups) {}
+  explicit PrefixTree(size_t groups) : groups_(groups) {}
+  ~PrefixTree();
+  PrefixTree(const PrefixTree&) = delete;
+  PrefixTree& operator=(const PrefixTree&) = delete;
   /// The root for sequences with this salt. Sequences with different salts share nothing. The caller increments
   /// `users`.
   PrefixNode& root(const std::string& salt);
@@ -43,7 +45,6 @@ class PrefixTree {
   int64_t roots() const { return static_cast<int64_t>(roots_.size()); }
 
  private:
-  int64_t page_;
   size_t groups_;
   int64_t nodes_ = 0;
   std::map<std::string, PrefixNode> roots_;

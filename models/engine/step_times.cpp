@@ -1,6 +1,8 @@
 #include "models/engine/step_times.h"
 
+#include <algorithm>
 #include <iterator>
+#include <limits>
 
 namespace shoal::models {
 
@@ -12,6 +14,15 @@ void StepTimes::add(int64_t tokens, double seconds) {
 
 double StepTimes::seconds(int64_t tokens) const {
   if (known_.empty()) return 0;
+  double most = std::numeric_limits<double>::infinity();
+  for (const auto& [less, time] : known_) {
+    if (less >= tokens) break;
+    most = std::min(most, time * static_cast<double>(tokens) / static_cast<double>(less));
+  }
+  return std::min(most, interpolated(tokens));
+}
+
+double StepTimes::interpolated(int64_t tokens) const {
   const auto above = known_.lower_bound(tokens);
   if (above == known_.end()) {
     const auto& [most, time] = *std::prev(above);

@@ -49,7 +49,7 @@ size_t for_each_stretch(const KvCache& cache, const Hparams& h, int64_t tokens, 
     Tensor& tensor = *tensors[i];
     const CacheTensor& spec = cache.specs[i];
     const LayerHparams& layer = h.layer(spec.layer);
-    if (scope == CacheScope::kOverwritten && layer.attends() && !cache.is_ring(static_cast<size_t>(spec.layer))) {
+    if (scope == CacheScope::kOverwritten && layer.attends() && !cache.has_window(static_cast<size_t>(spec.layer))) {
       continue;
     }
     const size_t row = bytes_for(tensor.dtype, tensor.shape[0]);

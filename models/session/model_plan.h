@@ -57,7 +57,7 @@ struct ModelPlan {
   KvCache cache;
   std::vector<meta::ShardStore> stores;  ///< one per device of the placement
   PlannedGraph step;                     ///< graph for one token
-  std::vector<PlannedGraph> prompts;     ///< graphs for largest_prompt_shapes(), starting with the graph of a full
+  std::vector<PlannedGraph> prompts;     ///< graphs for largest_shapes(), starting with the graph of a full
                                          ///< batch; empty if the batch is 1
   std::vector<DeviceUse> memory;         ///< one per simple device
   size_t host_bytes = 0;                 ///< host memory for inputs and for copies between devices

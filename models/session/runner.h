@@ -2,9 +2,9 @@
 // The caller decides which pages and states the sequences use (kv_cache.h). Only one thread at a time may use a runner.
 // The model and the placement must outlive the runner.
 //
-//   Runner runner(model, placement, placement.init(), {.context = 4096, .sequences = 8, .slots = 16});
+//   Runner runner(model, placement, placement.init(), {.context = 4096, .sequences = 8, .slots = 16}, nullptr);
 //   runner.run(batch);                  // queues the batch
-//   runner.candidates();                // waits
+//   runner.candidates(8);               // waits
 //
 // Graphs have fixed shapes, and padding fills the batch. Padding tokens have no position and no row of the cache. No
 // other token attends to padding tokens, and the results of padding tokens are not read. A runner caches the graph for
@@ -42,7 +42,7 @@ struct RunnerBatch {
 
 class Runner {
  public:
-  /// Allocates the cache, and the compute memory for the largest batch with one output. The model's weights must be
+  /// Allocates the cache, and the compute memory for largest_shapes(). The model's weights must be
   /// loaded on the placement's devices. `backends` has one entry per device. `plan` must be for the same model,
   /// placement and options (model_plan.h), or nullptr. The runner takes the graphs of the plan and runs them as
   /// planned.
@@ -66,9 +66,9 @@ class Runner {
   /// for queued work. The result is valid until the next call. has_results() must be true, and the options must keep
   /// logits.
   std::span<const float> logits(int64_t first, int64_t count);
-  /// Best tokens of the first `count` outputs, candidates_per_output() tokens for each, in the order of top_logits()
+  /// Best tokens of the first `outputs` outputs, candidates_per_output() tokens for each, in the order of top_logits()
   /// (sampler.h). Waits for queued work. The result is valid until the next call.
-  std::span<const TokenLogit> candidates(int64_t count);
+  std::span<const TokenLogit> candidates(int64_t outputs);
 
   /// The contents of the caches after `tokens` tokens (cache_rows.h), of a sequence that has the whole cache. Waits for
   /// queued work.

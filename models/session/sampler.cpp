@@ -99,6 +99,14 @@ std::vector<TokenLogit> top_logits(std::span<const float> logits, int k) {
   return candidates;
 }
 
+double log_sum_exp(std::span<const float> logits) {
+  require_logits(logits);
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - top);
+  return top + std::log(sum);
+}
+
 std::vector<TokenLogit> top_of(std::span<const TokenLogit> best, int k) {
   require<InvalidArgument>(k >= 0, "{} best logits were requested; expected 0 or more", k);
   require_best(best);

@@ -18,7 +18,7 @@ Session::Session(const Model& model, const Placement& placement, std::vector<std
       checkpoint_every_(options.checkpoint_every) {
   for (size_t layer = 0; layer < cache().layers.size(); ++layer) {
     if (!model.hparams.layer(static_cast<int64_t>(layer)).attends()) recurrent_ = true;
-    if (!cache().is_ring(layer)) continue;
+    if (!cache().has_window(layer)) continue;
     const int64_t rows = cache().rows_of(layer);
     ring_rows_ = ring_rows_ == 0 ? rows : std::min(ring_rows_, rows);
     longest_window_ = std::max(longest_window_, model.hparams.layer(static_cast<int64_t>(layer)).attention.window);

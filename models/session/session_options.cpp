@@ -21,6 +21,11 @@ int64_t power_below(int64_t count) {
   return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(count - 1)));
 }
 
+/// Whether a batch is a part of a prompt or a single token.
+bool runs_alone(const SessionOptions& options) {
+  return options.sequences == 1 && options.drafts == 0;
+}
+
 Batch padded(int64_t tokens, int64_t outputs, int64_t most) {
   const int64_t room = round_up(tokens, most);
   return {tokens, {room, round_up(outputs, room)}};
@@ -37,6 +42,8 @@ SessionSize session_size(const Hparams& hparams, const SessionOptions& options) 
   require<InvalidArgument>(options.sequences >= 1 && options.slots >= 1,
                            "{} sequences with {} states are not possible; use 1 or more", options.sequences,
                            options.slots);
+  require<InvalidArgument>(options.drafts >= 0, "{} guessed tokens are not possible; use 0 for no guesses",
+                           options.drafts);
   require<InvalidArgument>(options.checkpoints >= 0 && options.checkpoint_every >= 0,
                            "{} checkpoints, one every {} tokens, are not possible; use 0 for no checkpoints",
                            options.checkpoints, options.checkpoint_every);
@@ -70,13 +77,14 @@ std::vector<BatchShape> largest_prompt_shapes(int64_t batch) {
 }
 
 std::vector<BatchShape> largest_shapes(const SessionSize& size, const SessionOptions& options) {
-  if (options.sequences == 1) return largest_prompt_shapes(size.batch);
-  const int64_t most = std::min(options.sequences, size.batch);
-  return {shape_for(size.batch, most, most, size), shape_for(most, most, most, size)};
+  if (runs_alone(options)) return largest_prompt_shapes(size.batch);
+  const int64_t sequences = std::min(options.sequences, size.batch);
+  const int64_t outputs = std::min(options.sequences * (1 + std::min(options.drafts, size.batch)), size.batch);
+  return {shape_for(size.batch, outputs, sequences, size), shape_for(outputs, outputs, sequences, size)};
 }
 
 size_t kept_shapes(const SessionOptions& options) {
-  return options.sequences == 1 ? kKeptPromptShapes : kKeptSequenceShapes;
+  return runs_alone(options) ? kKeptPromptShapes : kKeptSequenceShapes;
 }
 
 BatchShape shape_for(int64_t tokens, int64_t outputs, int64_t sequences, const SessionSize& size) {

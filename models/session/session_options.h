@@ -17,6 +17,7 @@ struct SessionOptions {
   DType dtype_k = DType::kF16;
   DType dtype_v = DType::kF16;
   int64_t sequences = 1;   ///< maximum number of sequences in one run of a graph
+  int64_t drafts = 0;      ///< maximum number of guessed tokens of a sequence in one run of a graph (engine.h)
   int64_t windows = 0;     ///< KvCacheOptions::windows
   int64_t slots = 1;       ///< number of states of each recurrent layer
   bool op_offload = true;  ///< see sched::SchedulerOptions
@@ -40,8 +41,8 @@ struct SessionSize {
   int64_t context = 0;
   int64_t batch = 0;
 };
-/// Throws InvalidArgument if the batch is below 1, or if `context`, `candidates`, `checkpoints` or `checkpoint_every`
-/// is below 0.
+/// Throws InvalidArgument if `batch`, `sequences` or `slots` is below 1, or if `context`, `drafts`, `candidates`,
+/// `checkpoints` or `checkpoint_every` is below 0.
 SessionSize session_size(const Hparams& hparams, const SessionOptions& options);
 
 /// Options of a session's KV cache. `parts` is Placement::latent_parts().
@@ -73,7 +74,7 @@ std::vector<BatchShape> largest_shapes(const SessionSize& size, const SessionOpt
 /// Number of graphs that a runner caches, besides the graph for single tokens.
 size_t kept_shapes(const SessionOptions& options);
 /// The smallest usual shape for a batch of several sequences.
-///   9 tokens of 3 sequences, 2 outputs: {16, 2, 4}
+///   9 tokens of 3 sequences, 2 outputs: {12, 2, 4}
 BatchShape shape_for(int64_t tokens, int64_t outputs, int64_t sequences, const SessionSize& size);
 
 /// Number of tokens to run at once, if `tokens` tokens wait: `tokens`, or fewer tokens if two runs are faster than the

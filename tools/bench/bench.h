@@ -59,11 +59,12 @@ inline constexpr int64_t kWarmupTokens = 4;
 
 /// Times of the requests of a test. The prompt phase of a repetition ends when each request has its first token.
 struct RequestTimes {
-  std::vector<int64_t> prompt_ns, generation_ns;  ///< durations of the two phases in each repetition
-  std::vector<double> prompt_rates;               ///< prompt tokens per second of the prompt phase
-  std::vector<double> generation_rates;  ///< generated tokens per second of the other phase; 0 if this phase is empty
-  std::vector<int64_t> first_ns;         ///< time to the first token, for each request of each repetition
-  std::vector<int64_t> between_ns;       ///< time between two tokens of a request
+  std::vector<int64_t> prompt_ns = {}, generation_ns = {};  ///< durations of the two phases in each repetition
+  std::vector<double> prompt_rates = {};                    ///< prompt tokens per second of the prompt phase
+  std::vector<double> generation_rates =
+      {};                                ///< generated tokens per second of the other phase; 0 if this phase is empty
+  std::vector<int64_t> first_ns = {};    ///< time to the first token, for each request of each repetition
+  std::vector<int64_t> between_ns = {};  ///< time between two tokens of a request
   int64_t preemptions = 0;               ///< how often a request lost its memory
 };
 

@@ -49,7 +49,8 @@ ParallelBench::ParallelBench(Deployment& deployment, int64_t batch)
   options = models::engine_options(options);
   if (!is_leader()) {
     models::Runner runner(*deployment.model, placement_, std::move(backends), options, std::move(plan));
-    return models::follow(runner, *processes());
+    models::follow(runner, *processes());
+    return;
   }
   engine_ =
       std::make_unique<models::Engine>(*deployment.model, placement_, std::move(backends), options, std::move(plan));

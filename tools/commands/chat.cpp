@@ -271,6 +271,7 @@ void converse(Chat& chat, LineEditor& editor, const std::optional<std::string>& 
 Request request_of(const Flags& flags, std::unique_ptr<models::Model> model) {
   const ChoiceFlags& choice = flags.choice;
   Request request{std::move(model), choice.asked(choice.devices.find_groups(), flags.generation.sampling.candidates())};
+  request.asked.session.drafts = flags.generation.options.draft;
   request.asked.session = models::engine_options(request.asked.session, choice.context.checkpoints);
   return request;
 }

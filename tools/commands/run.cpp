@@ -193,6 +193,7 @@ Request request_of(const RunFlags& flags, std::unique_ptr<models::Model> model, 
   const int64_t candidates = flags.generation.sampling.candidates(flags.generation.options.top_logits);
   Request request{std::move(model), flags.choice.asked(flags.choice.devices.find_groups(), candidates)};
   request.asked.session.tracer = tracer;
+  request.asked.session.drafts = flags.generation.options.draft;
   request.asked.session = models::engine_options(request.asked.session, 0);
   return request;
 }

@@ -454,7 +454,7 @@ TEST(KvCache, ConsecutivePositionsAlternateBetweenParts) {
   declare_cache(cache, h, {.rows = 130, .parts = kParts});
   ASSERT_EQ(cache.page, kPage);
   EXPECT_EQ(cache.rows_of(0), 2 * kPage);
-  EXPECT_FALSE(cache.is_ring(0));
+  EXPECT_FALSE(cache.has_window(0));
   const int64_t part_rows = 2 * kPage / kParts;
   const std::vector<int32_t> pages{1, 0};
   std::vector<int64_t> count(kParts);

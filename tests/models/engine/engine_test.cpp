@@ -151,13 +151,15 @@ TEST(Engine, CancelEndsARequestBeforeTheNextStep) {
   const RequestId id = engine->submit(kPrompt, kGreedy);
   engine->step();
   engine->step();
+  EXPECT_EQ(engine->take_outputs().size(), 2U);
+  engine->cancel(id);
   engine->cancel(id);
   engine->cancel(id + 100);  // unknown
   EXPECT_FALSE(engine->step());
-  Answers answers;
-  answers.take(*engine);
-  EXPECT_EQ(answers.ends[id].finish, Finish::kCancelled);
-  EXPECT_EQ(answers.tokens[id].size(), 2U);
+  const std::vector<Output> last = engine->take_outputs();
+  ASSERT_EQ(last.size(), 1U) << "a request ends once";
+  EXPECT_EQ(last[0].request, id);
+  EXPECT_EQ(last[0].finish, Finish::kCancelled);
   EXPECT_EQ(leaks(*engine), "");
 }
 
@@ -201,20 +203,48 @@ TEST(Engine, TheMaskLimitsTheTokens) {
   }
 }
 
-TEST(Engine, AnEmptyMaskFailsOnlyItsRequest) {
+TEST(Engine, AFailingMaskFailsOnlyItsRequest) {
   const Placed placed("tiny-q8_0", 1);
-  const auto engine = placed.engine({.context = 256, .sequences = 2, .candidates = 16});
-  RequestOptions options = kGreedy;
-  options.mask = [](std::span<const int32_t> answer, std::span<uint32_t> mask) {
+  const auto engine = placed.engine({.context = 256, .sequences = 3, .candidates = 16});
+  const auto last_word = static_cast<size_t>(placed.model->hparams.vocab / 32);
+  RequestOptions empty = kGreedy, throwing = kGreedy;
+  empty.mask = [&](std::span<const int32_t> answer, std::span<uint32_t> mask) {
     if (answer.size() < 3) mask[4] = 1;
+    if (last_word < mask.size()) mask[last_word] = 1U << 31;  // not a token
   };
-  const RequestId failed = engine->submit(kPrompt, options), other = engine->submit(kPrompt, kGreedy);
+  throwing.mask = [](std::span<const int32_t> answer, std::span<uint32_t> mask) {
+    if (answer.size() == 2) throw std::runtime_error("bad grammar");
+    mask[4] = 1;
+  };
+  const RequestId failed = engine->submit(kPrompt, empty), thrown = engine->submit(kPrompt, throwing);
+  const RequestId other = engine->submit(kPrompt, kGreedy);
   Answers answers;
   answers.run(*engine);
   EXPECT_EQ(answers.ends[failed].finish, Finish::kFailed);
   EXPECT_THAT(answers.ends[failed].error, HasSubstr("the mask allows no token after 3 tokens"));
+  EXPECT_EQ(answers.ends[thrown].finish, Finish::kFailed);
+  EXPECT_EQ(answers.ends[thrown].error, "the mask failed after 2 tokens of the answer: bad grammar");
   EXPECT_EQ(answers.tokens[other].size(), 20U);
   EXPECT_EQ(leaks(*engine), "");
+}
+
+TEST(Engine, FirstOfEqualPromptsEndsFirstAndShortPromptsPassLongOnes) {
+  const Placed placed("tiny-q8_0", 1);
+  const auto engine = placed.engine({.context = 1024, .batch = 32, .sequences = 4, .candidates = 16});
+  const std::vector<size_t> sizes{200, 200, 10, 200};
+  std::vector<RequestId> ids;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    std::vector<int32_t> prompt = repeated(static_cast<int64_t>(sizes[i]));
+    prompt[0] = static_cast<int32_t>(i);  // no common beginning
+    ids.push_back(engine->submit(prompt, {.sampling = {.temp = 0}, .most_tokens = 1}));
+  }
+  std::vector<RequestId> order;
+  while (engine->step()) {
+    for (const Output& output : engine->take_outputs()) {
+      if (output.finish) order.push_back(output.request);
+    }
+  }
+  EXPECT_EQ(order, (std::vector<RequestId>{ids[2], ids[0], ids[1], ids[3]}));
 }
 
 TEST(Engine, LayersWithAWindowKeepOnlyThePagesOfTheWindow) {
@@ -318,6 +348,8 @@ TEST(Engine, RefusesImpossibleRequests) {
   EXPECT_THAT(message({1}, {.sampling = {.top_p = 2}}), ThrowsMessage<InvalidArgument>(HasSubstr("top_p = 2")));
   EXPECT_THAT(message({1}, {.stops = {"a"}}), ThrowsMessage<InvalidArgument>(HasSubstr("require a tokenizer")));
   EXPECT_THAT(message({1}, {.most_tokens = -2}), ThrowsMessage<InvalidArgument>(HasSubstr("limits of -2 tokens")));
+  EXPECT_THAT(message({1}, {.draft = 2}),
+              ThrowsMessage<InvalidArgument>(HasSubstr("2 guessed tokens, but the engine was made for 0 to 0")));
   EXPECT_FALSE(engine->step());
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "models/engine/prefix_tree.h"
+#include "models/engine/step_times.h"
 
 namespace shoal::models {
 namespace {
@@ -41,7 +42,7 @@ TEST(Pool, AUnitThatLosesItsLabelIsTakenFirst) {
 }
 
 TEST(PrefixTree, FindsOnlyEqualTokensWithTheSameSaltAndForgetsUnusedNodes) {
-  PrefixTree tree(2, 1);
+  PrefixTree tree(1);
   const std::vector<int32_t> first{1, 2}, second{3, 4};
   PrefixNode& node = tree.add(tree.root("a"), first);
   PrefixNode& child = tree.add(node, second);
@@ -59,6 +60,30 @@ TEST(PrefixTree, FindsOnlyEqualTokensWithTheSameSaltAndForgetsUnusedNodes) {
   EXPECT_EQ(tree.nodes(), 0);
   EXPECT_EQ(tree.roots(), 1);
   EXPECT_EQ(tree.find(tree.root("a"), first), nullptr);
+}
+
+TEST(PrefixTree, DestroysLongChains) {
+  PrefixTree tree(1);
+  PrefixNode* node = &tree.root("");
+  for (int32_t i = 0; i < 200'000; ++i) node = &tree.add(*node, std::vector<int32_t>{i});
+  EXPECT_EQ(tree.nodes(), 200'000);
+}
+
+TEST(StepTimes, OneSlowStepDoesNotCountForever) {
+  StepTimes times;
+  EXPECT_EQ(times.seconds(8), 0);
+  times.add(32, 0.3);
+  EXPECT_DOUBLE_EQ(times.seconds(64), 0.6) << "at most proportional";
+  EXPECT_DOUBLE_EQ(times.seconds(8), 0.3) << "a fixed cost";
+  times.add(64, 10);
+  EXPECT_DOUBLE_EQ(times.seconds(64), 0.6) << "32 tokens twice";
+  EXPECT_LE(times.seconds(48), 0.45);
+  times.add(8, 0.1);
+  EXPECT_DOUBLE_EQ(times.seconds(20), 0.2);
+  for (int i = 0; i < 100; ++i) times.add(32, 0.02);
+  EXPECT_NEAR(times.seconds(64), 0.04, 1e-6);
+  EXPECT_TRUE(times.knows(64));
+  EXPECT_FALSE(times.knows(48));
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ TEST_P(Schedules, GiveEachRequestTheTokensThatItGetsAlone) {
   int64_t preemptions = 0, cached = 0, accepted = 0;
   for (int64_t seed = 0; seed < schedules; ++seed) {
     Random random(static_cast<uint64_t>(seed));
-    SessionOptions options{.context = random.in(100, context), .sequences = random.in(1, 6)};
+    SessionOptions options{.context = random.in(100, context), .sequences = random.in(1, 6), .drafts = 6};
     options.batch = random.in(options.sequences, 80);
     options.candidates = random.one_in(3) ? 0 : random.in(1, 64);
     const std::vector<Wanted> wanted = draw_requests(random, vocab, std::min<int64_t>(options.context, 200) - 1);

@@ -50,7 +50,7 @@ TEST(Window, CachesHoldWindowAndBatch) {
     EXPECT_EQ(cache.layers[layer].v->shape[1], cache.layers[layer].k->shape[1]) << layer;
   }
   const LoadedModel whole(kWindowed, 1, "", with_batch(kContext));
-  EXPECT_FALSE(whole.session->cache().is_ring(0));
+  EXPECT_FALSE(whole.session->cache().has_window(0));
 }
 
 class Windows : public ::testing::TestWithParam<std::string> {};
@@ -113,7 +113,7 @@ TEST_P(Windows, StatesCanBeRestoredToCachesOfOtherSizes) {
     to.session->evaluate(more);
     restore_state(*to.session, state);
     EXPECT_EQ(to.session->position(), 150);
-    EXPECT_FALSE(to.session->can_rewind(140) && to.session->cache().is_ring(0));  // the state stores only the window
+    EXPECT_FALSE(to.session->can_rewind(140) && to.session->cache().has_window(0));  // the state stores only the window
     to.session->evaluate(more);
     ASSERT_NO_FATAL_FAILURE(expect_same_logits(*to.session, *from.session)) << batch;
   }
