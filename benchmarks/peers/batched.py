@@ -8,11 +8,12 @@ llama.cpp is compiled from the source package of llama-cpp-python.
 
 In each round, both programs run once for each number of sequences, in separate processes. The order of the programs
 alternates from run to run and from round to round. All sequences begin at the same time with a prompt of their own.
-After the prompts, both programs evaluate one token of each sequence in each of -n steps. The prompt already gives the
-first token of an answer, so shoal generates one more token than -n.
+llama.cpp evaluates all prompts, and then one token of each sequence in each of -n steps. shoal also generates while
+other prompts wait. The prompt already gives the first token of an answer, so shoal generates one more token than -n.
 
-Prints a Markdown table. S_PP is the rate of the prompts, S_TG the rate of the generated tokens, and S the rate of all
-tokens, in tokens/s. The rates are the medians of the rounds. A ratio is the rate of shoal divided by the rate of
+Prints a Markdown table. S_PP is the rate of the prompts until each sequence has its first token, S_TG the rate of the
+tokens that are generated later, and S the rate of all tokens, in tokens/s. With several sequences, only S is comparable,
+because shoal also generates tokens in the first phase. The rates are the medians of the rounds. A ratio is the rate of shoal divided by the rate of
 llama.cpp: the median of all rounds, and in parentheses the ratio of the highest rates. Ctrl-C and SIGTERM end the
 comparison and print the finished rounds.
 """
@@ -93,7 +94,8 @@ class Program:
                 if "t_pp" in row]
         try:
             (row,) = rows
-            return load.rates(float(row["t_pp"]), float(row["t_tg"]))
+            rates = load.rates(float(row["t_pp"]), float(row["t_tg"]))
+            return {**rates, "S_TG": float(row.get("speed_tg", rates["S_TG"]))}
         except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
             raise CompareError(
                 f"{what}: its output is not one JSON object with t_pp and t_tg ({error!r}); omit arguments that "
@@ -189,10 +191,12 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def find_programs(arguments: argparse.Namespace) -> tuple[Program, Program]:
+    if arguments.setup and arguments.batched_bench:
+        raise CompareError("--setup compiles llama-batched-bench; omit --batched-bench")
     path, extra = engines.path_and_arguments("shoal", arguments.shoal)
     remedy = "build it: cmake --preset release && cmake --build --preset release --target shoal"
     ours = Program("shoal", [engines.find_program(path, "shoal", remedy), "bench"], extra, True)
-    if arguments.batched_bench and not arguments.setup:
+    if arguments.batched_bench:
         path, extra = engines.path_and_arguments("llama.cpp", arguments.batched_bench)
         path = engines.find_program(path, "llama.cpp", "give the path of llama-batched-bench")
     else:

@@ -36,7 +36,6 @@ class CacheMemory {
   /// One pool per page group.
   const std::vector<Pool>& pages() const { return pages_; }
   const Pool& slots() const { return slots_; }
-  const PrefixTree& tree() const { return tree_; }
 
  private:
   friend class SequenceMemory;

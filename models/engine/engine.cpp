@@ -100,7 +100,7 @@ Engine::Engine(const Model& model, const Placement& placement, std::vector<std::
 Engine::~Engine() = default;
 
 RequestId Engine::submit(std::vector<int32_t> prompt, const RequestOptions& options) {
-  require<InvalidArgument>(!prompt.empty(), "the prompt has no tokens");
+  require<InvalidArgument>(!prompt.empty(), "the prompt has no tokens; give at least one token");
   const auto size = static_cast<int64_t>(prompt.size());
   require<InvalidArgument>(
       size <= most_tokens_,
@@ -116,7 +116,7 @@ RequestId Engine::submit(std::vector<int32_t> prompt, const RequestOptions& opti
                              "the bias of token {} is outside the vocabulary of {} tokens", token,
                              model_.hparams.vocab);
   }
-  require<InvalidArgument>(options.stops.empty() || tokenizer_ != nullptr, "stop strings require a tokenizer");
+  require<InvalidArgument>(options.stops.empty() || tokenizer_ != nullptr, "stop strings require a tokenizer; pass the tokenizer to the engine");
   require<InvalidArgument>(options.most_tokens >= -1 && options.logprobs >= -1,
                            "limits of {} tokens and {} log probabilities: expected -1 or more", options.most_tokens,
                            options.logprobs);

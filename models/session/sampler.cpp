@@ -107,12 +107,6 @@ double log_sum_exp(std::span<const float> logits) {
   return top + std::log(sum);
 }
 
-std::vector<TokenLogit> top_of(std::span<const TokenLogit> best, int k) {
-  require<InvalidArgument>(k >= 0, "{} best logits were requested; expected 0 or more", k);
-  require_best(best);
-  return {best.begin(), best.begin() + static_cast<std::ptrdiff_t>(std::min(best.size(), static_cast<size_t>(k)))};
-}
-
 Sampler::Sampler(const SamplerParams& params) : params_(params), generator_(params.seed) {
   check_params(params);
 }

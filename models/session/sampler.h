@@ -69,8 +69,6 @@ struct TokenLogit {
 std::vector<TokenLogit> top_logits(std::span<const float> logits, int k);
 /// log(sum of e^logit). Throws InvalidArgument if there are no logits, or if a logit is not finite.
 double log_sum_exp(std::span<const float> logits);
-/// Returns the first k tokens of `best`, which is already sorted.
-std::vector<TokenLogit> top_of(std::span<const TokenLogit> best, int k);
 
 class Sampler {
  public:

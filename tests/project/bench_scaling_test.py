@@ -197,7 +197,7 @@ class FakeTest(ScriptTest):
         self.assertIn("speed-up", done.stdout)
         self.assertEqual(len(self.benches()), 2 * 2, "one process measures all numbers of requests")
         links = re.findall(r"\]\(([^)]+)\)", (self.output / "README.md").read_text())
-        self.assertEqual(links, ["speedup-model.svg", "throughput-model.svg"])
+        self.assertEqual(links, ["speedup-model.svg", "throughput-model.svg", "memory-model.svg"])
         self.assertIn("requests at the same time", (self.output / "throughput-model.svg").read_text())
 
     @property

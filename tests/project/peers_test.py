@@ -345,6 +345,11 @@ printf 'main: n_kv_max\\n[{{"pp": 1, "t_pp": %d, "t_tg": %d}}]\\n' $(({prompt}))
             f"peer -m {self.model} -npl 8 -npp 300 -ntg 64 {flags} -c 4096 -ngl 0 --output-format jsonl -fa on",
         )
 
+    def test_rate_of_generation_excludes_tokens_of_first_phase(self):
+        self.program("shoal", """echo '{"t_pp": 4, "t_tg": 8, "speed_tg": 5.5}'""")
+        (row,) = json.loads(self.batched("-r", "1", "-np", "4", "-n", "64", "-o", "json")[0])
+        self.assertEqual(row["s_tg_shoal"], 5.5)
+
     def test_order_alternates(self):
         self.program("peer", self.seconds("peer", "8", "16"))
         self.batched("-r", "2", "-np", "1,4,8")

@@ -34,18 +34,22 @@ bool measures_requests(const std::vector<BenchTest>& tests) {
   return tests.front().parallel > 0;  // -np applies to all tests
 }
 
-/// Throws UsageError if the context of -c is too small for a test, or if several processes measure requests.
+/// Throws UsageError if the context of -c is too small for a test.
 void check_tests(const MeasureFlags& flags, const std::vector<BenchTest>& tests) {
   const int64_t context = flags.context.context;
+  if (context == 0) return;
   for (const BenchTest& test : tests) {
-    if (context == 0 || test.length() <= context) continue;
-    throw UsageError(
-        fmt::format("{}: a sequence has {} tokens, but the context of -c has {}; use a larger -c or fewer "
-                    "tokens (-p, -n, -d)",
-                    test.name(), test.length(), context));
-  }
-  if (measures_requests(tests) && flags.sampling.on_host) {
-    warn("--sample-on-host has no effect on requests (-np), because devices always select candidates for requests");
+    if (test.length() > context) {
+      throw UsageError(
+          fmt::format("{}: a sequence has {} tokens, but the context of -c has {}; use a larger -c or fewer "
+                      "tokens (-p, -n, -d)",
+                      test.name(), test.length(), context));
+    }
+    if (test.parallel > context) {
+      throw UsageError(
+          fmt::format("{}: the context of -c has only {} tokens for {} requests; use a larger -c or a smaller -np",
+                      test.name(), context, test.parallel));
+    }
   }
 }
 

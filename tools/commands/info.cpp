@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/text.h"
+#include "models/engine/engine.h"
 #include "models/session/model_plan.h"
 #include "tools/cli/command.h"
 #include "tools/cli/device_names.h"
@@ -235,7 +236,7 @@ Fit fit_on(const models::Model& model, const std::string& names, const InfoFlags
   DeviceFlags devices = flags.devices;
   devices.take(names);
   tuning::Asked asked = devices.asked(devices.find_groups());
-  asked.session = flags.context.session();
+  asked.session = models::engine_options(flags.context.session(), 0);
   FitFlags{}.put_into(asked);
   asked.free.host = false;
   tuning::Chooser chooser(model, asked);

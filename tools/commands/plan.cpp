@@ -290,7 +290,7 @@ Request request_of(const PlanFlags& flags) {
   // With --fit, the final context is not known yet.
   asked.work = asked.free.shares ? flags.workload.workload(context) : tuning::Workload{};
   asked.work = tuning::work_of(asked.work, asked.objective);
-  if (asked.objective == tuning::Objective::kPrompt) asked.way_tokens = asked.session.batch;
+  asked.way_tokens = asked.objective == tuning::Objective::kPrompt ? asked.session.batch : asked.session.sequences;
   if (flags.workload.depth) asked.way_rows = tuning::rows_seen(flags.workload.workload(context));
   // Scratch memory depends on the largest number of threads that the backends of a device have ever started. So the
   // command `plan` starts the same threads as `run`.

@@ -253,7 +253,7 @@ class Simulation {
     const int64_t context = models::session_size(hparams, asked.session).context;
     require<InvalidArgument>(test.length() <= context / asked.work.sequences,
                              "{}: a sequence has {} tokens, but the context of {} tokens has only {} tokens for each "
-                             "sequence; use a larger context (-c) or fewer tokens",
+                             "sequence; use a larger context (-c), fewer tokens or fewer requests (-np)",
                              test.name(), test.length(), context, context / asked.work.sequences);
     const auto host = std::find_if(devices_.begin(), devices_.end(), [&](const Device* device) {
       return device->type() == DeviceType::kCpu && std::find(used.begin(), used.end(), device) == used.end();

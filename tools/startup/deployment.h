@@ -3,7 +3,7 @@
 //   Request          the model, and the settings that its flags ask for (tuning::Asked)
 //   resolve()        finds the machine, makes the choice, one placement and one plan  ->  Deployment
 //   load()           loads the weights, if the memory suffices for everything in the plan
-//   start_session()  starts the session, which runs the graphs of the plan
+//   start_engine()   starts the engine, which runs the graphs of the plan
 //
 // With the same flags and the same measurements of the machine, `shoal plan` prints the plan that `shoal run` runs.
 #pragma once

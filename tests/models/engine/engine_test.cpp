@@ -63,6 +63,29 @@ TEST(Engine, RequestsGetTokensWhileALongPromptIsComputed) {
   EXPECT_GE(answers.tokens[first].size(), 10U);
 }
 
+TEST(Engine, TargetTimeOfAStepLimitsPromptTokens) {
+  const Placed placed("tiny-q8_0", 1);
+  const auto engine = placed.engine({.context = 2048, .batch = 512, .sequences = 2, .candidates = 16});
+  const auto steps_of_prompt = [&](double token_seconds, int32_t first_token) {
+    engine->set_token_seconds(token_seconds);
+    RequestOptions options = kGreedy;
+    options.most_tokens = 40;
+    engine->submit(kPrompt, options);
+    engine->step();
+    std::vector<int32_t> prompt = repeated(400);
+    prompt[0] = first_token;
+    const RequestId id = engine->submit(prompt, kGreedy);
+    const int64_t before = engine->stats().steps;
+    Answers answers;
+    while (answers.tokens[id].empty()) engine->step(), answers.take(*engine);
+    const int64_t steps = engine->stats().steps - before;
+    answers.run(*engine);
+    return steps;
+  };
+  EXPECT_EQ(steps_of_prompt(0, 1), 13) << "32 prompt tokens per step";
+  EXPECT_LE(steps_of_prompt(1e9, 2), 2);
+}
+
 // Other engines divide the context by the number of slots.
 TEST(Engine, OneRequestMayUseTheWholeCache) {
   const Placed placed("tiny-q8_0", 1);
@@ -106,7 +129,9 @@ TEST_P(CachedBeginning, IsFoundByLaterRequests) {
   const Placed placed(GetParam(), 2);
   const auto engine = placed.engine({.context = 2048, .batch = 128, .sequences = 2, .candidates = 16});
   std::vector<int32_t> first = repeated(300), second = first, third = first;
-  for (int i = 0; i < 20; ++i) first.push_back(5 + i), second.push_back(50 + i), third.push_back(90 + i);
+  for (int i = 0; i < 100; ++i) {
+    first.push_back(5 + i % 60), second.push_back(70 + i % 60), third.push_back(130 + i % 30);
+  }
   Answers answers;
   std::vector<RequestId> ids;
   for (const auto& prompt : {first, first, second, third}) {
@@ -114,9 +139,10 @@ TEST_P(CachedBeginning, IsFoundByLaterRequests) {
     answers.run(*engine);
   }
   EXPECT_EQ(answers.ends[ids[0]].cached_tokens, 0);
-  EXPECT_EQ(answers.ends[ids[1]].cached_tokens, 288);  // 9 full pages; 319 tokens may come from the cache
-  // The second prompt leaves the first one at token 300. A recurrent model keeps the state of this junction, so the
-  // third prompt can use it.
+  EXPECT_EQ(answers.ends[ids[1]].cached_tokens, 384);  // 12 full pages; 399 tokens may come from the cache
+  // The second prompt leaves the first one at token 300, where a recurrent model has no state. The model keeps the
+  // state of this junction, so the third prompt can use it.
+  EXPECT_EQ(answers.ends[ids[2]].cached_tokens, engine->memory().has_states() ? 0 : 288);
   EXPECT_EQ(answers.ends[ids[3]].cached_tokens, 288);
   // The whole conversation continues from the answer.
   std::vector<int32_t> more = third;
@@ -124,7 +150,22 @@ TEST_P(CachedBeginning, IsFoundByLaterRequests) {
   more.insert(more.end(), {7, 8, 9});
   const RequestId last = engine->submit(more, kGreedy);
   answers.run(*engine);
-  EXPECT_GE(answers.ends[last].cached_tokens, 320);
+  EXPECT_GE(answers.ends[last].cached_tokens, 416);
+}
+
+TEST_P(CachedBeginning, EndsAtJunctionOfFirstRequest) {
+  const Placed placed(GetParam(), 2);
+  const auto engine = placed.engine({.context = 2048, .batch = 128, .sequences = 2, .candidates = 16});
+  std::vector<int32_t> first = repeated(300), second = first;
+  for (int i = 0; i < 100; ++i) first.push_back(5 + i % 60), second.push_back(70 + i % 60);
+  RequestOptions options = kGreedy;
+  options.junction = 300;
+  Answers answers;
+  engine->submit(first, options);
+  answers.run(*engine);
+  const RequestId id = engine->submit(second, options);
+  answers.run(*engine);
+  EXPECT_EQ(answers.ends[id].cached_tokens, 288);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CachedBeginning,

@@ -271,18 +271,9 @@ TEST(Sampler, RefusesInvalidCandidates) {
     EXPECT_THROW(sampler.sample_best({}), InvalidArgument);
     for (const float bad : {kNan, kInfinity, -kInfinity}) {
       EXPECT_THROW(sampler.sample_best(std::vector<TokenLogit>{{7, bad}}), InvalidArgument) << bad;
-      EXPECT_THROW(top_of(std::vector<TokenLogit>{{7, 1}, {3, bad}}, 1), InvalidArgument) << bad;
+      EXPECT_THROW(log_sum_exp(std::vector<float>{1, bad}), InvalidArgument) << bad;
     }
   }
-}
-
-TEST(TopLogits, SortedListIsTruncatedToK) {
-  const std::vector<TokenLogit> best{{3, 5}, {1, 4}};
-  EXPECT_THAT(top_of(best, 1), ElementsAre(TokenLogit{3, 5}));
-  EXPECT_EQ(top_of(best, 9), best);
-  EXPECT_TRUE(top_of(best, 0).empty());
-  EXPECT_THROW(top_of(best, -1), InvalidArgument);
-  EXPECT_THROW(top_of({}, 1), InvalidArgument);
 }
 
 TEST(TopLogits, AreSortedByLogitThenId) {

@@ -253,10 +253,9 @@ TEST(RequestProgram, LongTextsOfAllRequestsGiveNoWarning) {
   EXPECT_THAT(finished.err, HasSubstr("warning: a context of 602 exceeds the 512 tokens"));
 }
 
-TEST(RequestProgram, WarnsOfSamplingOnHost) {
-  const Finished finished = run(bench_args("-np 2 -p 4 -n 2 -r 1 --sample-on-host"));
-  EXPECT_EQ(finished.code, 0);
-  EXPECT_THAT(finished.err, HasSubstr("--sample-on-host has no effect on requests (-np)"));
+TEST(RequestProgram, HostMaySample) {
+  const json result = json::parse(output("-np 2 -p 4 -n 2 -r 1 -o json --sample-on-host"), nullptr, false).at(0);
+  EXPECT_EQ(result["candidates"], 0);
 }
 
 TEST(RequestProgram, BadInputGivesAOneLineError) {
@@ -278,6 +277,7 @@ TEST(RequestProgram, BadInputGivesAOneLineError) {
   expect("-np 8 -p 0", 2, "with -np, each request has a prompt and an answer; use -p and -n above 0");
   expect("-np 8 -n 8,0", 2, "with -np, each request has a prompt and an answer");
   expect("-np 8 -c 100 -p 90 -n 11", 2, "np8 pp90 tg11: a sequence has 101 tokens, but the context of -c has 100");
+  expect("-np 8 -c 4 -p 1 -n 1", 2, "np8 pp1 tg1: the context of -c has only 4 tokens for 8 requests");
   expect("-np 8 -p 2147483647 -n 1", 2, "np8 pp2147483647 tg1: a sequence has at most 2147483647 positions");
   expect("-np 8 -p 1147483647 -n 1", 2, "np8 pp1147483647 tg1: a cache has at most 2147483647 positions");
 }

@@ -233,6 +233,21 @@ TEST(Chat, JsonHasOneLinePerAnswer) {
   EXPECT_THAT(finished.out, HasSubstr("{\"question\":\"And Moses?\","));
 }
 
+TEST(Chat, SecondQuestionEvaluatesOnlyNewTokens) {
+  std::string system;
+  for (int i = 0; i < 12; ++i) system += "In the beginning God created the heaven and the earth. ";
+  const Finished finished = chat("Who is the LORD?\nAnd Moses?\n", {"-o", "json", "-c", "512", "--system", system});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  std::vector<int64_t> evaluated;
+  for (const std::string& line : lines(finished.out)) {
+    evaluated.push_back(nlohmann::json::parse(line)["timings"]["prompt_evaluated"]);
+  }
+  ASSERT_EQ(evaluated.size(), 2u);
+  EXPECT_GT(evaluated[0], 128);
+  EXPECT_LT(evaluated[1], 64) << "at most one page and the new question";
+  EXPECT_GT(evaluated[1], 0);
+}
+
 TEST(Chat, PrintsTimingsOnlyOnRequest) {
   const std::string input = "Who is the LORD?\n";
   EXPECT_THAT(chat(input).err, Not(HasSubstr("tokens/s")));

@@ -25,8 +25,8 @@ const std::map<std::string, std::set<std::string>> kListsOfCommands{
      {"--model", "--devices", "--tensor-split", "--n-prompt", "--n-gen", "--n-depth", "--parallel", "--batch-size",
       "--ubatch-size", "--threads"}},
     {"simulate",
-     {"--model", "--devices", "--device-counts", "--tensor-split", "--n-prompt", "--n-gen", "--n-depth", "--batch-size",
-      "--ubatch-size"}},
+     {"--model", "--devices", "--device-counts", "--tensor-split", "--n-prompt", "--n-gen", "--n-depth", "--parallel",
+      "--batch-size", "--ubatch-size"}},
     {"bench-comm", {"--op", "--dtype", "--comm"}},
     {"probe", {"--dtypes"}}};
 

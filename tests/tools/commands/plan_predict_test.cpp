@@ -19,6 +19,7 @@ using models::HollowModel;
 using nlohmann::json;
 using test::TemporaryFile;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -89,6 +90,30 @@ TEST_F(PlanPredict, PredictsSpeedOfADescribedMachine) {
   EXPECT_THAT(text.out, AllOf(HasSubstr("prediction for CPU0,CPU1 tensor 1,3"), HasSubstr("tokens/s"),
                               HasSubstr("imbalance"), HasSubstr("communication")));
   EXPECT_EQ(text.out.find('\x1b'), std::string::npos);
+}
+
+TEST_F(PlanPredict, PredictsRequestsAtTheSameTime) {
+  const auto plan = [&](const char* requests) {
+    return plan_json(
+        {"-dev", "CPU0,CPU1", "--machine", fast_.path, "-c", "1024", "-p", "64", "-n", "8", "-np", requests});
+  };
+  const json one = plan("1"), eight = plan("8");
+  EXPECT_EQ(one["prediction"]["parallel"], 1);
+  EXPECT_EQ(eight["prediction"]["parallel"], 8);
+  const double rate = one["prediction"]["generation"]["tokens_per_second"];
+  EXPECT_GT(eight["prediction"]["generation"]["tokens_per_second"], 1.5 * rate) << "a step reads each weight once";
+  EXPECT_NEAR(eight["prediction"]["prompt"]["seconds"], 8 * one["prediction"]["prompt"]["seconds"].get<double>(),
+              1e-9 + 0.02 * eight["prediction"]["prompt"]["seconds"].get<double>());
+}
+
+TEST_F(PlanPredict, NamesTheDeviceThatLimitsTheCache) {
+  const json plan = plan_json({"-dev", "CPU0,CPU1", "--machine", fast_.path, "-ts", "1,3", "-c", "500"});
+  EXPECT_EQ(plan["cache"]["tokens"], 512) << "whole pages";
+  EXPECT_EQ(plan["cache"]["limited_by"], "CPU1") << "it stores most KV heads";
+  EXPECT_GT(plan["cache"]["most_tokens"], 100'000);
+  const Finished text = run({"plan", "-m", kModel, "-dev", "CPU0,CPU1", "--machine", fast_.path, "-ts", "1,3"});
+  EXPECT_THAT(text.out,
+              ContainsRegex("the KV cache holds 512 tokens; CPU1 has room for [0-9]+, the fewest of all devices"));
 }
 
 TEST_F(PlanPredict, JsonContainsUnitsAndSplitKey) {

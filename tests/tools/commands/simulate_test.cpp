@@ -103,7 +103,7 @@ TEST_F(Simulate, PrintsOnlyRatesOfRequests) {
   refuses(
       {"-m", small_, "--machine", "H200x2-nvlink", "-np", "4", "-c", "1024"},
       HasSubstr("np4 pp512 tg128: a sequence has 640 tokens, but the context of 1024 tokens has only 256 tokens for "
-                "each sequence; use a larger context (-c) or fewer tokens"));
+                "each sequence; use a larger context (-c), fewer tokens or fewer requests (-np)"));
 }
 
 TEST_F(Simulate, MarksEveryRowAsSimulated) {
