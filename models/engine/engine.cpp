@@ -12,7 +12,7 @@ namespace shoal::models {
 namespace {
 
 constexpr int64_t kPriorityPlaces = 100;
-// While other requests generate, a step contains at least this number of prompt tokens, so every prompt makes progress.
+// While other requests generate, a step has at least this number of prompt tokens. More tokens replace the padding.
 constexpr int64_t kLeastPromptTokens = 32;
 
 bool is_allowed(std::span<const uint32_t> mask, int32_t token) {
@@ -116,7 +116,7 @@ RequestId Engine::submit(std::vector<int32_t> prompt, const RequestOptions& opti
                              "the bias of token {} is outside the vocabulary of {} tokens", token,
                              model_.hparams.vocab);
   }
-  require<InvalidArgument>(options.stops.empty() || tokenizer_ != nullptr, "stop strings require a tokenizer; pass the tokenizer to the engine");
+  require<InvalidArgument>(options.stops.empty() || tokenizer_ != nullptr, "stop strings need a tokenizer");
   require<InvalidArgument>(options.most_tokens >= -1 && options.logprobs >= -1,
                            "limits of {} tokens and {} log probabilities: expected -1 or more", options.most_tokens,
                            options.logprobs);
@@ -249,13 +249,13 @@ int64_t Engine::prompt_budget(int64_t generating) const {
   const int64_t most = runner_.size().batch - generating;
   if (generating == 0) return most;
   const auto padded = [&](int64_t tokens) { return shape_for(tokens, 1, 1, runner_.size()).tokens; };
-  int64_t budget = std::min(kLeastPromptTokens, most);
+  int64_t budget = std::min(padded(generating + kLeastPromptTokens) - generating, most);
   for (int64_t room = padded(generating + budget); budget < most; room = padded(room + 1)) {
     const double seconds = times_.seconds(room);
     if (seconds == 0 || seconds > token_seconds_) break;
     budget = room - generating;
   }
-  return std::min(budget, most);
+  return budget;
 }
 
 void Engine::add_prompts(std::vector<Part>& parts) {

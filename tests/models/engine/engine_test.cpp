@@ -82,7 +82,7 @@ TEST(Engine, TargetTimeOfAStepLimitsPromptTokens) {
     answers.run(*engine);
     return steps;
   };
-  EXPECT_EQ(steps_of_prompt(0, 1), 13) << "32 prompt tokens per step";
+  EXPECT_EQ(steps_of_prompt(0, 1), 9) << "47 prompt tokens and one generated token per step";
   EXPECT_LE(steps_of_prompt(1e9, 2), 2);
 }
 
@@ -387,7 +387,8 @@ TEST(Engine, RefusesImpossibleRequests) {
   EXPECT_THAT(message(repeated(129), {}), ThrowsMessage<InvalidArgument>(HasSubstr("the context holds 128 tokens")));
   EXPECT_THAT(message({5000}, {}), ThrowsMessage<InvalidArgument>(HasSubstr("token 5000 is not in a vocabulary")));
   EXPECT_THAT(message({1}, {.sampling = {.top_p = 2}}), ThrowsMessage<InvalidArgument>(HasSubstr("top_p = 2")));
-  EXPECT_THAT(message({1}, {.stops = {"a"}}), ThrowsMessage<InvalidArgument>(HasSubstr("require a tokenizer")));
+  EXPECT_THAT(message({1}, {.stops = {"a"}}),
+              ThrowsMessage<InvalidArgument>(HasSubstr("stop strings need a tokenizer")));
   EXPECT_THAT(message({1}, {.most_tokens = -2}), ThrowsMessage<InvalidArgument>(HasSubstr("limits of -2 tokens")));
   EXPECT_THAT(message({1}, {.draft = 2}),
               ThrowsMessage<InvalidArgument>(HasSubstr("2 guessed tokens, but the engine was made for 0 to 0")));
