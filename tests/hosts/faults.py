@@ -136,15 +136,26 @@ class Faults:
             wrong.append(f"no rank says {says!r}: {[outcome.errors(rank) for rank in survivors]}")
         return wrong
 
-    def at_random(self, act: Callable[[Run, int], bool], begin: float, undo: Callable[[], None] = lambda: None,
+    def wait_after_start(self, run: Run) -> bool:
+        """Waits until the processes know each other, and then for a random time. Returns False if the run ends first."""
+        if not run.wait_until_mapped(MODEL):
+            return False
+        time.sleep(self.random.uniform(0, self.duration - self.startup))
+        return True
+
+    def at_random(self, act: Callable[[Run, int], bool], joined: bool = True, undo: Callable[[], None] = lambda: None,
                   limit: float = TIMEOUT + GRACE + 2, **more: object) -> tuple[Run, int, float, Outcome]:
-        """Starts a run and applies `act` to a random rank at a random moment between `begin` and the run's end. `limit`
-        exceeds the allowed time, so the caller can report a run that ends too late."""
+        """Starts a run and applies `act` to a random rank at a random moment. `joined`: whether the processes must know
+        each other. `limit` exceeds the allowed time, so the caller can report a run that ends too late."""
         for _ in range(50):
-            moment = self.random.uniform(begin, self.duration)
+            moment = self.random.uniform(0, self.duration)
             victim = self.random.randrange(self.processes)
-            with self.start(self.command(), late=moment >= self.startup, **more) as run:
-                run.sleep_until(moment)
+            with self.start(self.command(), late=joined or moment >= self.startup, **more) as run:
+                if not joined:
+                    run.sleep_until(moment)
+                elif not self.wait_after_start(run):
+                    continue
+                moment = time.monotonic() - run.began
                 if not act(run, victim):
                     continue  # the rank was not running, so the run does not count
                 try:
@@ -162,21 +173,26 @@ class Faults:
         raise RunError("none of 50 runs could be disturbed")
 
     def kill(self) -> list[str]:
-        run, victim, moment, outcome = self.at_random(lambda run, rank: run.kill(rank, signal.SIGKILL), 0)
-        return [f"rank {victim} killed after {moment:.2f} s: {text}"
-                for text in self.ended(run, outcome, victim, moment < self.startup)]
+        early = False
+
+        def act(run: Run, rank: int) -> bool:
+            nonlocal early
+            early = not run.have_mapped(MODEL)
+            return run.kill(rank, signal.SIGKILL)
+
+        run, victim, moment, outcome = self.at_random(act, joined=False)
+        return [f"rank {victim} killed after {moment:.2f} s: {text}" for text in self.ended(run, outcome, victim, early)]
 
     def stop(self) -> list[str]:
-        run, victim, moment, outcome = self.at_random(lambda run, rank: run.kill(rank, signal.SIGSTOP), self.startup)
+        run, victim, moment, outcome = self.at_random(lambda run, rank: run.kill(rank, signal.SIGSTOP))
         return [f"rank {victim} stopped after {moment:.2f} s: {text}" for text in self.ended(run, outcome, victim)]
 
     def pause(self) -> list[str]:
         """Stops a rank, and continues it before the time-out expires. The run must not fail."""
         for _ in range(20):
             with self.start(self.command()) as run:
-                run.sleep_until(self.random.uniform(self.startup, self.duration))
                 victim = self.random.randrange(self.processes)
-                if not run.kill(victim, signal.SIGSTOP):
+                if not (self.wait_after_start(run) and run.kill(victim, signal.SIGSTOP)):
                     continue
                 time.sleep(TIMEOUT / 4)
                 run.kill(victim, signal.SIGCONT)
@@ -212,10 +228,7 @@ class Faults:
                 hosts.cut(number)
                 return True
 
-            # The duration was measured on one host. A run over several hosts takes longer, so the run has not ended
-            # after 90 % of this duration.
-            begin = self.startup if self.hosts is not None else max(self.startup, 0.9 * self.duration)
-            run, _, moment, outcome = self.at_random(act, begin, lambda: hosts.mend(number), TIMEOUT + 3 * GRACE, hosts=hosts)
+            run, _, moment, outcome = self.at_random(act, True, lambda: hosts.mend(number), TIMEOUT + 3 * GRACE, hosts=hosts)
             return [f"{hosts.host(number)} cut off after {moment:.2f} s: {text}"
                     for text in self.ended(run, outcome, mpirun_too=False)]
 

@@ -203,6 +203,25 @@ class Run:
                 raise RunError(f"process 0 has written nothing: {self._text('stderr').strip()[-200:]}")
             time.sleep(0.02)
 
+    def have_mapped(self, path: pathlib.Path) -> bool:
+        """Whether each rank has mapped the file. Ranks map the model after they know the names of all hosts."""
+        def maps(pid: int) -> bool:
+            with contextlib.suppress(OSError):
+                return path.name in pathlib.Path(f"/proc/{pid}/maps").read_text(errors="replace")
+            return False
+
+        ranks = self.ranks()
+        return len(ranks) == self.processes and all(map(maps, ranks.values()))
+
+    def wait_until_mapped(self, path: pathlib.Path, limit: float = 20) -> bool:
+        """Waits for have_mapped(). Returns False if the run ends first, or after `limit` seconds."""
+        deadline = time.monotonic() + limit
+        while not self.have_mapped(path):
+            if self.child.poll() is not None or time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
     def sleep_until(self, seconds: float) -> None:
         """Sleeps until `seconds` after the start of mpirun."""
         time.sleep(max(0.0, self.began + seconds - time.monotonic()))
