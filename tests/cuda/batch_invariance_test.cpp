@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <tuple>
@@ -16,6 +15,7 @@
 #include "devices/cuda/ops/mul_mat_tiles.h"
 #include "graph/readers.h"
 #include "tests/cuda/products.h"
+#include "tests/support/same_bits.h"
 
 namespace shoal::test {
 namespace {
@@ -73,9 +73,6 @@ Values part(const Values& values, const Shape& shape, int axis, int64_t first, i
     result.insert(result.end(), at + first * inner, at + (first + count) * inner);
   }
   return result;
-}
-bool same_bits(const Values& a, const Values& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
 }
 
 /// Runs the nodes of all batches.

@@ -3,20 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "devices/cpu/isa.h"
 #include "tests/support/kernel_inputs.h"
+#include "tests/support/same_bits.h"
 
 namespace shoal::cpu {
 namespace {
 
 using Floats = std::vector<float>;
-
-bool same_bits(const Floats& a, const Floats& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
+using test::same_bits;
 
 class StateKernels : public testing::TestWithParam<std::string_view> {
  protected:

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
 
 #include "graph/ops/ops.h"
 #include "tests/ops/eval.h"
+#include "tests/support/same_bits.h"
 
 namespace shoal::test {
 namespace {
@@ -183,10 +183,6 @@ Values mixed_positions() {
   for (int64_t i = 0; i < 17; ++i) positions.push_back(static_cast<double>(i));
   for (const double position : {0.0, 1.0, -1.0, 2.0, -1.0, -1.0, -1.0}) positions.push_back(position);
   return positions;
-}
-
-bool same_bits(const Values& a, const Values& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
 }
 
 TYPED_TEST(StateOps, OneBatchGivesSameBitsAsConsecutiveParts) {
