@@ -95,7 +95,8 @@ class Search {
       place.rows = min(a_.tile_rows, run_rows - in_run);
       place.sequence = sequence >= 0 && sequence < a_.pages.sequence_count ? sequence : -1;
       place.partial_row = !shares ? place.first_row : -1;
-      if (shares && run_rows <= kSplitRows && partial + run_rows <= a_.partial_rows) place.partial_row = partial;
+      if (shares && run_rows <= kSplitRows && partial + run_rows <= a_.partial_rows)
+        place.partial_row = partial + in_run;
       return true;
     }
     index_ -= __shfl_sync(~0u, upto, 31);
