@@ -5,12 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <vector>
 
 #include "graph/ops/ops.h"
 #include "tests/cuda/op_runner.h"
+#include "tests/support/same_bits.h"
 
 namespace shoal::test {
 namespace {
@@ -38,6 +38,9 @@ const Batch kBatches[] = {
     {"sequences without tokens", {{1, 2, 2}, {5, 2, 1}}, {0, 1, 2, 3, -1, 5, 2}},
     {"equal slots", {{2, 2, 1}, {0, 9, 3}, {1, 4, 2}}, {3, 3, 3}},
     {"only padding", {{0, -1, 4}}, {1, 2}},
+    {"tokens of sequences that do not exist",
+     {{7, 4, 1}, {0, 3, 2}, {2, 0, 3}, {0, 5, 4}, {-1, 9, 2}, {1, 0, 3}},
+     {2, 3}},
 };
 
 /// An op with a state. `build` computes the tokens [first, first + count) of the sources of the batch.
@@ -91,9 +94,6 @@ Values rows(const Values& values, const Shape& shape, int64_t first, int64_t cou
   }
   return result;
 }
-bool same_bits(const Values& a, const Values& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
-}
 
 /// Runs a batch, and each sequence of the batch alone.
 class SlotRun {
@@ -106,12 +106,12 @@ class SlotRun {
       }
     }
     const auto count = static_cast<int64_t>(batch.slots.size());
-    input("positions", tokens()), input("sequences", tokens()), input("slots", count), input("zeros", tokens());
+    input("positions", tokens()), input("sequences", tokens()), input("slots", count), input("only", tokens());
     op.leaves(graph_, tokens());
     whole_ = graph_.output(op.build(graph_, 0, tokens(), {graph_.find("sequences"), graph_.find("slots")}));
     for (int64_t y = 0; y < count; ++y) {
       const auto [first, length] = range_of(y);
-      const StateSlots slots{part_of(graph_, "zeros", 0, first, length), part_of(graph_, "slots", 0, y, 1)};
+      const StateSlots slots{part_of(graph_, "only", 0, first, length), part_of(graph_, "slots", 0, y, 1)};
       alone_.push_back(graph_.output(op.build(graph_, first, length, slots)));
     }
     leaves_ = random_leaves(graph_, 5);
@@ -125,7 +125,11 @@ class SlotRun {
     leaves_[graph_.find("positions")] = positions_;
     leaves_[graph_.find("sequences")] = sequences_;
     leaves_[graph_.find("slots")] = Values(batch.slots.begin(), batch.slots.end());
-    leaves_[graph_.find("zeros")] = Values(positions_.size());
+    Values only = sequences_;  // of a batch with one sequence
+    for (double& sequence : only) {
+      if (sequence >= 0 && sequence < static_cast<double>(count)) sequence = 0;
+    }
+    leaves_[graph_.find("only")] = only;
   }
 
   void check() {

@@ -28,8 +28,9 @@ constexpr int64_t kNoInput = -(int64_t{1} << 62);
 /// Returns the number of the input before `input` in the same sequence.
 __device__ __forceinline__ int64_t input_before(const Conv& conv, int64_t input, int sequence) {
   if (input >= 0 && conv.tokens.begins(input)) return kNoInput;
-  for (--input; input >= 0 && conv.tokens.is_padding(input);) --input;
-  if (input >= 0 && conv.tokens.sequence_of(input) != sequence) input = -1;
+  int found = kNoSequence;  // skips padding, and tokens of sequences that do not exist
+  for (--input; input >= 0 && (found = conv.tokens.sequence_of(input)) == kNoSequence;) --input;
+  if (input >= 0 && found != sequence) input = -1;
   return input > -conv.taps() ? input : kNoInput;
 }
 
