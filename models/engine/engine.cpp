@@ -208,13 +208,15 @@ int64_t Engine::draft_length(const Request& request, int64_t most, int64_t token
   const auto padded = [&](int64_t count) { return shape_for(count, 1, 1, runner_.size()).tokens; };
   const double plain = times_.seconds(padded(tokens));
   int64_t best = 0;
-  double best_rate = 1, expected = 1, chance = 1;  // rates are tokens per time of a step without drafts
+  // Rates are tokens per time of a step without drafts. An old time may be too high, but wrong drafts must end.
+  double best_rate = 1.05, expected = 1, chance = 1;
   for (int64_t length = 1; length <= most; ++length) {
     chance *= request.accepted;
     expected += chance;
     // Drafts of an unknown time are tried, so that their time becomes known.
     const int64_t room = padded(tokens + length);
-    const double rate = times_.knows(room) && plain > 0 ? expected * plain / times_.seconds(room) : expected;
+    const double slower = times_.knows(room) && plain > 0 ? std::max(times_.seconds(room) / plain, 1.0) : 1;
+    const double rate = expected / slower;
     if (rate > best_rate) best = length, best_rate = rate;
   }
   return best;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <thread>
 
+#include "models/engine/drafts.h"
 #include "tests/models/engine/served.h"
 
 namespace shoal::models {
@@ -286,6 +287,27 @@ TEST(Engine, FirstOfEqualPromptsEndsFirstAndShortPromptsPassLongOnes) {
     }
   }
   EXPECT_EQ(order, (std::vector<RequestId>{ids[2], ids[0], ids[1], ids[3]}));
+}
+
+TEST(Engine, WrongGuessesEnd) {
+  const Placed placed("tiny-q8_0", 1);
+  const auto engine = placed.engine({.context = 512, .sequences = 1, .drafts = 4, .candidates = 16});
+  const std::vector<int32_t> prompt{3, 3, 3, 3, 4, 4, 4, 4, 3};
+  RequestOptions options = kGreedy;
+  options.most_tokens = 200, options.draft = 4;
+  options.mask = [&](std::span<const int32_t> answer, std::span<uint32_t> mask) {
+    std::vector<int32_t> tokens = prompt;
+    tokens.insert(tokens.end(), answer.begin(), answer.end());
+    const std::vector<int32_t> guess = draft_tokens(tokens, 1);
+    mask[0] = 1u << 3 | 1u << 4;
+    if (!guess.empty()) mask[0] &= ~(1u << guess[0]);
+  };
+  engine->submit(prompt, options);
+  while (engine->step()) continue;
+  EXPECT_EQ(engine->stats().generated_tokens, 200);
+  EXPECT_EQ(engine->stats().accepted_tokens, 0);
+  EXPECT_GT(engine->stats().drafted_tokens, 0);
+  EXPECT_LT(engine->stats().drafted_tokens, 150);
 }
 
 TEST(Engine, LayersWithAWindowKeepOnlyThePagesOfTheWindow) {
