@@ -74,15 +74,6 @@ struct Engine::Part {
   int64_t size() const { return tokens + static_cast<int64_t>(drafts.size()); }
 };
 
-SessionOptions engine_options(SessionOptions options, int64_t kept) {
-  options.sequences = std::min(options.sequences, options.batch);
-  // While a request continues a kept state, or guesses tokens, it has two slots.
-  options.slots = kept == 0 && options.drafts == 0 ? options.sequences : 2 * options.sequences + kept;
-  options.windows = kept == 0 ? options.sequences : 2 * options.sequences;
-  options.keeps_logits = true;
-  return options;
-}
-
 Engine::Engine(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
                const SessionOptions& options, std::shared_ptr<ModelPlan> plan, const Tokenizer* tokenizer)
     : model_(model),
@@ -302,7 +293,10 @@ void Engine::add_prompts(std::vector<Part>& parts) {
 
 bool Engine::step() {
   receive();
-  if (requests_.empty()) return false;
+  if (requests_.empty()) {
+    if (std::exchange(is_busy_, false)) runner_.wait_for("earlier steps");
+    return false;
+  }
   std::vector<Part> parts;
   add_generating(parts);
   add_prompts(parts);
@@ -342,15 +336,19 @@ void Engine::run(std::vector<Part>& parts) {
   const int64_t compilations = runner_.compilations();
   const auto begin = std::chrono::steady_clock::now();
   runner_.run({tokens, {positions, sequences, of}, outputs, shape});
+  // If the schedule is a pipeline, the first device starts the next step while later devices finish this one.
+  const bool overlaps = count == 0 && runner_.is_pipeline();
   std::vector<TokenLogit> best;
   if (count > 0 && runner_.candidates_per_output() > 0) {
     const std::span<const TokenLogit> found = runner_.candidates(count);
     best.assign(found.begin(), found.end());
-  } else {
+  } else if (!overlaps) {
     runner_.wait_for("a step");
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  if (runner_.compilations() == compilations) times_.add(shape.tokens, seconds.count());
+  const bool is_alone = !overlaps && !is_busy_;
+  if (is_alone && runner_.compilations() == compilations) times_.add(shape.tokens, seconds.count());
+  is_busy_ = overlaps;
   ++stats_.steps;
   const auto each = static_cast<size_t>(runner_.candidates_per_output());
   for (Part& part : parts) {

@@ -37,12 +37,6 @@
 
 namespace shoal::models {
 
-inline constexpr int64_t kKeptStates = 4;
-/// Completes the options of an engine: `slots` and `windows` for options.sequences requests and for `kept` cached
-/// beginnings of recurrent models. Plans of the engine (ModelPlan) must use the same options. With options.candidates,
-/// the devices select the best tokens, and the engine reads all logits of a row only if a request needs them.
-SessionOptions engine_options(SessionOptions options, int64_t kept = kKeptStates);
-
 struct EngineStats {
   int64_t running = 0, waiting = 0;  ///< numbers of requests
   int64_t steps = 0;
@@ -67,7 +61,8 @@ class Engine {
   RequestId submit(std::vector<int32_t> prompt, const RequestOptions& options = {});
   /// Ends a request before the next step. No-op for an unknown request.
   void cancel(RequestId request);
-  /// Runs one step. Returns false if there are no requests. Throws the errors of devices; the engine is then unusable.
+  /// Runs one step. Returns false if there are no requests. Throws the errors of devices, also of earlier steps; the
+  /// engine is then unusable. A step without outputs may still run when the call returns.
   bool step();
   /// Returns the outputs since the last call, in order.
   std::vector<Output> take_outputs();
@@ -113,7 +108,8 @@ class Engine {
   int64_t most_tokens_;
   double token_seconds_ = 0.05;
   StepTimes times_;
-  Requests requests_;  // in order
+  bool is_busy_ = false;  // whether the latest step may still run
+  Requests requests_;     // in order
   std::vector<Output> outputs_;
   std::vector<uint32_t> mask_;
   EngineStats stats_;

@@ -54,11 +54,14 @@ Runner::Runner(const Model& model, const Placement& placement, std::vector<std::
 }
 
 Runner::~Runner() {
+  // The destructor cannot report errors. After synchronize(), no queued work uses the members.
   try {
     if (orders_ != nullptr) orders_->send(Order::Kind::kEnd);
+  } catch (...) {
+  }
+  try {
     scheduler_->synchronize();
   } catch (...) {
-    // The destructor cannot report the error. The queued work has ended, so the members can be destroyed.
   }
 }
 
@@ -127,6 +130,7 @@ void Runner::make_room() {
   const auto is_other = [](const auto& c) { return c->shape != kSingle; };
   if (std::count_if(compiled_.begin(), compiled_.end(), is_other) < static_cast<ptrdiff_t>(kept_shapes_)) return;
   const auto oldest = std::find_if(compiled_.rbegin(), compiled_.rend(), is_other);
+  scheduler_->synchronize();  // queued work may use the graph
   if (latest_ == oldest->get()) latest_ = nullptr;
   compiled_.erase(std::next(oldest).base());
 }

@@ -58,6 +58,8 @@ class Runner {
   void wait_for(std::string_view what);
   /// Whether a batch has been queued and its results are available.
   bool has_results() const { return latest_ != nullptr; }
+  /// Whether the next batch can start before the latest batch ends. There must be a latest batch.
+  bool is_pipeline() const { return sched::copies_for(scheduler_->schedule(), scheduler_->copies()) > 1; }
   /// Drops the results of the latest batch.
   void drop_results() { latest_ = nullptr; }
   /// Number of candidates per output; 0: the devices return only logits.

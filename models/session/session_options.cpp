@@ -33,6 +33,15 @@ Batch padded(int64_t tokens, int64_t outputs, int64_t most) {
 
 }  // namespace
 
+SessionOptions engine_options(SessionOptions options, int64_t kept) {
+  options.sequences = std::min(options.sequences, options.batch);
+  // While a request continues a kept state, or guesses tokens, it has two slots.
+  options.slots = kept == 0 && options.drafts == 0 ? options.sequences : 2 * options.sequences + kept;
+  options.windows = kept == 0 ? options.sequences : 2 * options.sequences;
+  options.keeps_logits = true;
+  return options;
+}
+
 SessionSize session_size(const Hparams& hparams, const SessionOptions& options) {
   require<InvalidArgument>(options.context >= 0,
                            "a context of {} tokens is not possible; use 0 for the training context", options.context);

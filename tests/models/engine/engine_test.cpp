@@ -289,6 +289,21 @@ TEST(Engine, FirstOfEqualPromptsEndsFirstAndShortPromptsPassLongOnes) {
   EXPECT_EQ(order, (std::vector<RequestId>{ids[2], ids[0], ids[1], ids[3]}));
 }
 
+TEST(Engine, RequestsAndEnginesEndWhileStepsOverlap) {
+  const Placed placed("tiny-q8_0", 2, {{}, 1, SplitMode::kLayer});
+  const SessionOptions options{.context = 256, .batch = 16, .sequences = 2, .candidates = 16};
+  for (const bool cancels : {false, true}) {
+    const auto engine = placed.engine(options);
+    const RequestId id = engine->submit(repeated(200), kGreedy);
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine->step());
+    ASSERT_TRUE(engine->runner().is_pipeline());
+    if (!cancels) continue;  // ends the engine
+    engine->cancel(id);
+    EXPECT_FALSE(engine->step());
+    EXPECT_EQ(leaks(*engine), "");
+  }
+}
+
 TEST(Engine, WrongGuessesEnd) {
   const Placed placed("tiny-q8_0", 1);
   const auto engine = placed.engine({.context = 512, .sequences = 1, .drafts = 4, .candidates = 16});

@@ -2,7 +2,7 @@
 // caches that are too small for all requests. Each request must get exactly the tokens that it gets alone. No page and
 // no state may be in use at the end.
 //
-//   SHOAL_SCHEDULES=N   number of schedules in all tests together (default: 200)
+//   SHOAL_SCHEDULES=N   number of schedules in all tests together (default: 220)
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -13,23 +13,47 @@
 namespace shoal::models {
 namespace {
 
+enum class Split : uint8_t {
+  kTensors,
+  kLatentRows,  ///< like kTensors, but a latent cache is divided by rows
+  kLayers,
+};
+
 struct Mesh {
   const char* model;
   int devices;
   const char* ratio;
-  bool by_rows = false;  ///< whether a latent cache is divided by rows
+  Split split = Split::kTensors;
 };
 
 std::ostream& operator<<(std::ostream& out, const Mesh& mesh) {
-  return out << mesh.model << " on " << mesh.devices << " " << mesh.ratio;
+  return out << mesh.model << " on " << mesh.devices << " " << mesh.ratio
+             << (mesh.split == Split::kLayers ? " layers" : "");
 }
 
 constexpr Mesh kMeshes[] = {
-    {"llama", 1, ""},       {"llama", 3, "3,1,2"},     {"gemma3", 1, ""},          {"gemma3", 2, ""},
-    {"gemma4", 2, "2,1"},   {"gpt-oss", 1, ""},        {"gpt-oss", 3, "1,2,1"},    {"qwen35", 1, ""},
-    {"qwen35", 2, "3,1"},   {"qwen35moe", 4, ""},      {"qwen3next", 2, ""},       {"lfm2", 1, ""},
-    {"lfm2", 2, "1,3"},     {"deepseek2", 1, ""},      {"deepseek2", 2, "", true}, {"deepseek2", 3, "1,2,1", true},
-    {"qwen3moe", 2, "2,1"}, {"mixtral", 4, "1,1,0,2"}, {"tiny-q8_0", 1, ""},       {"tiny-q4_k_m", 2, "3,1"},
+    {"llama", 1, ""},
+    {"llama", 3, "3,1,2"},
+    {"gemma3", 1, ""},
+    {"gemma3", 2, ""},
+    {"gemma4", 2, "2,1"},
+    {"gpt-oss", 1, ""},
+    {"gpt-oss", 3, "1,2,1"},
+    {"qwen35", 1, ""},
+    {"qwen35", 2, "3,1"},
+    {"qwen35moe", 4, ""},
+    {"qwen3next", 2, ""},
+    {"lfm2", 1, ""},
+    {"lfm2", 2, "1,3"},
+    {"deepseek2", 1, ""},
+    {"deepseek2", 2, "", Split::kLatentRows},
+    {"deepseek2", 3, "1,2,1", Split::kLatentRows},
+    {"qwen3moe", 2, "2,1"},
+    {"mixtral", 4, "1,1,0,2"},
+    {"tiny-q8_0", 1, ""},
+    {"tiny-q4_k_m", 2, "3,1"},
+    {"llama", 2, "", Split::kLayers},
+    {"qwen35", 3, "2,1,1", Split::kLayers},
 };
 
 class Random {
@@ -92,12 +116,13 @@ class Schedules : public ::testing::TestWithParam<Mesh> {};
 TEST_P(Schedules, GiveEachRequestTheTokensThatItGetsAlone) {
   const Mesh& mesh = GetParam();
   PlacementOptions where{mesh.ratio, 1};
-  if (mesh.by_rows) where.latent = LatentSplit::kRows;
+  if (mesh.split == Split::kLatentRows) where.latent = LatentSplit::kRows;
+  if (mesh.split == Split::kLayers) where.mode = SplitMode::kLayer;
   const Placed placed(mesh.model, mesh.devices, where);
   const int64_t vocab = placed.model->hparams.vocab, context = 384;
   const auto alone = placed.engine({.context = context, .sequences = 1});
   const char* wished = std::getenv("SHOAL_SCHEDULES");
-  const int64_t all = wished != nullptr ? std::atoi(wished) : 200;
+  const int64_t all = wished != nullptr ? std::atoi(wished) : 220;
   const int64_t schedules = std::max<int64_t>(1, all / static_cast<int64_t>(std::size(kMeshes)));
   int64_t preemptions = 0, cached = 0, accepted = 0;
   for (int64_t seed = 0; seed < schedules; ++seed) {
@@ -139,6 +164,7 @@ TEST_P(Schedules, GiveEachRequestTheTokensThatItGetsAlone) {
       ASSERT_EQ(found, tokens) << "request " << i << " with a prompt of " << wanted[i].prompt.size();
     }
     EXPECT_EQ(leaks(*engine), "");
+    EXPECT_EQ(engine->runner().is_pipeline(), mesh.split == Split::kLayers);
     preemptions += engine->stats().preemptions;
     cached += engine->stats().cached_tokens;
     accepted += engine->stats().accepted_tokens;

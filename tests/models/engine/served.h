@@ -20,10 +20,16 @@ inline std::string engine_model(const std::string& name) {
                                    : fmt::format("{}/{}.gguf", SHOAL_REFERENCE_MODELS, name);
 }
 
+/// Groups of CPU devices: one group, or one group per device if the devices divide the layers.
+inline DeviceGroups groups_of(int devices, SplitMode mode) {
+  if (mode == SplitMode::kTensor) return cpu_groups({devices});
+  return cpu_groups(std::vector<int>(static_cast<size_t>(devices), 1));
+}
+
 /// A model on some devices.
 struct Placed {
   Placed(const std::string& name, int devices, const PlacementOptions& where = {{}, 1})
-      : model(open_model(engine_model(name))), placement(*model, cpu_groups({devices}), where) {
+      : model(open_model(engine_model(name))), placement(*model, groups_of(devices, where.mode), where) {
     load_weights(*model, placement);
   }
   ~Placed() { unload_weights(*model); }
