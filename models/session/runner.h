@@ -42,10 +42,10 @@ struct RunnerBatch {
 
 class Runner {
  public:
-  /// Allocates the cache, and the compute memory for largest_shapes(). The model's weights must be
-  /// loaded on the placement's devices. `backends` has one entry per device. `plan` must be for the same model,
-  /// placement and options (model_plan.h), or nullptr. The runner takes the graphs of the plan and runs them as
-  /// planned.
+  /// Allocates the cache, and the compute memory for largest_shapes(). The compute memory grows if a smaller batch
+  /// needs slightly more, because its tensors leave larger gaps. The model's weights must be loaded on the placement's
+  /// devices. `backends` has one entry per device. `plan` must be for the same model, placement and options
+  /// (model_plan.h), or nullptr. The runner takes the graphs of the plan and runs them as planned.
   Runner(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
          const SessionOptions& options, std::shared_ptr<ModelPlan> plan);
   /// Waits for queued work.

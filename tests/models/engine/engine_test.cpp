@@ -325,6 +325,27 @@ TEST(Engine, WrongGuessesEnd) {
   EXPECT_LT(engine->stats().drafted_tokens, 150);
 }
 
+TEST(Engine, LongPromptDoesNotStarveBehindShortPrompts) {
+  const Placed placed("tiny-q8_0", 1);
+  const auto engine = placed.engine({.context = 2048, .batch = 32, .sequences = 8, .candidates = 16});
+  const RequestOptions one_token{.sampling = {.temp = 0}, .most_tokens = 1};
+  const RequestId id = engine->submit(repeated(400), one_token);
+  Answers answers;
+  int32_t steps = 0;
+  for (; !answers.ends.contains(id); ++steps) {
+    ASSERT_LT(steps, 100);
+    for (int32_t i = 0; i < 4; ++i) {
+      std::vector<int32_t> prompt = repeated(10);
+      prompt[0] = 4 * steps + i;  // no common beginning
+      engine->submit(prompt, one_token);
+    }
+    engine->step();
+    answers.take(*engine);
+  }
+  EXPECT_GT(steps, 400 / 24) << "other prompts get the other half of each step";
+  EXPECT_LE(steps, 400 / 16 + 1) << "the first prompt gets half of each step";
+}
+
 TEST(Engine, LayersWithAWindowKeepOnlyThePagesOfTheWindow) {
   const Placed placed("gemma3", 2);
   const auto engine = placed.engine({.context = 2048, .batch = 64, .sequences = 1, .candidates = 16});

@@ -104,8 +104,8 @@ TEST_P(Reference, TokensAndLogitsMatchReference) {
     auto prompt = c["prompt_ids"].get<std::vector<int32_t>>();
     EXPECT_EQ(tokenizer.encode(c["prompt"].get<std::string>()), prompt);
     auto continuation = c["continuation_ids"].get<std::vector<int32_t>>();
-    // The program of the reference has rounding errors of this size.
-    const auto tie = c["max_abs_diff_exact"].get<double>();
+    // The program of the reference rounds differently, so tokens with almost equal logits may be exchanged.
+    const double tie = 0.1 * c["max_abs_diff_exact"].get<double>();
     EXPECT_EQ(greedy(*loaded.session, prompt, continuation, tie), continuation) << c["prompt"];
     EXPECT_EQ(tokenizer.decode(continuation, false), c["continuation_text"].get<std::string>());
     loaded.session->rewind(0);
