@@ -218,12 +218,12 @@ void SequenceMemory::drop_behind_windows() {
 void SequenceMemory::keep_state(Keep keep) {
   if (reads_ < 0 || computed_ == 0 || computed_ % cache_.page_ != 0) return;
   PrefixNode* const before = keep == Keep::kStateInsteadOfLast ? rolling_ : nullptr;
-  if (before != nullptr && before != last_ && before->slot >= 0) cache_.forget_slot(*before);
+  if (before != nullptr && before != last_ && before->slot == rolling_slot_) cache_.forget_slot(*before);
   rolling_ = nullptr;
   if (last_->slot >= 0) return;  // another sequence has kept this state
   last_->slot = reads_;
   cache_.slots_.label(reads_, last_);
-  if (keep == Keep::kStateInsteadOfLast) rolling_ = last_;
+  if (keep == Keep::kStateInsteadOfLast) rolling_ = last_, rolling_slot_ = reads_;
 }
 
 void SequenceMemory::release() {

@@ -90,8 +90,9 @@ class SequenceMemory {
 
   CacheMemory& cache_;
   PrefixNode& root_;
-  PrefixNode* last_;  ///< node of the last full page
-  PrefixNode* rolling_ = nullptr;
+  PrefixNode* last_;                         ///< node of the last full page
+  PrefixNode* rolling_ = nullptr;            // node with the state of kStateInsteadOfLast
+  int64_t rolling_slot_ = -1;                // slot of this state
   int64_t computed_ = 0, published_ = 0;     ///< tokens; full pages in the tree
   std::vector<std::vector<int32_t>> pages_;  ///< list of each group; -1: behind the window
   std::vector<size_t> first_;                ///< for each group, the index of the first page that is held
