@@ -11,11 +11,12 @@ alternates from run to run and from round to round. All sequences begin at the s
 llama.cpp evaluates all prompts, and then one token of each sequence in each of -n steps. shoal also generates while
 other prompts wait. The prompt already gives the first token of an answer, so shoal generates one more token than -n.
 
-Prints a Markdown table. S_PP is the rate of the prompts until each sequence has its first token, S_TG the rate of the
-tokens that are generated later, and S the rate of all tokens, in tokens/s. With several sequences, only S is comparable,
-because shoal also generates tokens in the first phase. The rates are the medians of the rounds. A ratio is the rate of shoal divided by the rate of
-llama.cpp: the median of all rounds, and in parentheses the ratio of the highest rates. Ctrl-C and SIGTERM end the
-comparison and print the finished rounds.
+Prints a Markdown table (or CSV or JSON, -o). S_PP is the rate of prompt tokens until each sequence has its first token.
+S_TG is the rate of the tokens that are generated later. S is the rate of all prompt tokens and of -n tokens per
+sequence, over the whole run. All rates are in tokens/s. With several sequences, only S is comparable, because shoal
+also generates tokens in the first phase. The rates are the medians of the rounds. A ratio is the rate of shoal divided
+by the rate of llama.cpp: the median of all rounds, and in parentheses the ratio of the highest rates. Ctrl-C and
+SIGTERM end the comparison, and the finished rounds are printed.
 """
 
 import argparse

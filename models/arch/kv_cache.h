@@ -12,16 +12,17 @@
 //   page 32, list {5, 0}: position 40 is in row 8 of page 0, which is row 8 of the pool
 //
 // Layers with a window form groups of their own, if the pool is then smaller. These layers need only the pages of the
-// window. A sequence can use few pages as a ring: page i of the list is i % 48.
+// window. In an engine, a sequence takes new pages, and the pages behind its window become free (cache_memory.h). A
+// session has one sequence, which uses its pages as a ring. With 48 pages, page i of the list is i % 48:
 //
 //   context 8192, window 1024, batch 512: 1536 rows. Before the batch of positions 2048 to 2559, the ring holds
 //   positions 512 to 2047. The first token of the batch attends to positions from 1025 on. The batch overwrites
 //   positions 512 to 1023.
 //
 // A row of a latent cache holds the keys and values of all heads for one token (LayerHparams::values_in_keys). Latent
-// caches may be divided into n parts of equal size. Each part has page / n rows of each page. Position p is in row p /
-// n of part p % n, and lists apply inside each part. The parts fill evenly, so devices with the same number of parts
-// have equal work at any length of the sequence:
+// caches may be divided into n parts of equal size. Each part has page / n rows of each page, and the list applies to
+// each part. Position p is in part p % n. With the list {0, 1, 2, ...}, it is in row p / n of this part. The parts fill
+// evenly, so devices with the same number of parts have equal work at any length of the sequence:
 //
 //   pages of 6 rows in 3 parts, list {0, 1}: positions 0 3 6 9 | 1 4 7 10 | 2 5 8 11
 //
@@ -47,8 +48,8 @@ struct KvCacheOptions {
   DType dtype_v = DType::kF16;
   int64_t batch = 0;    ///< maximum number of tokens written at a time; 0: no limit, so all layers are in one group
   int64_t parts = 1;    ///< number of parts of latent caches
-  int64_t windows = 0;  ///< number of sequences for which groups with a window have pages; 0: one sequence that uses
-                        ///< these pages as a ring
+  int64_t windows = 0;  ///< number of sequences whose windows fit into the pools of groups with a window; 0: one
+                        ///< sequence uses these pools as rings
   int64_t slots = 1;    ///< number of states of each recurrent layer
 };
 

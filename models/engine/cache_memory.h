@@ -7,8 +7,8 @@
 //   memory.advance(tokens, 100)  full pages become visible to other sequences; pages behind windows become free
 //
 // States of recurrent layers: a batch reads the state from one slot and may write the new state to another slot. To
-// keep a state, the sequence just writes its next state to another slot. So nothing is copied. States are kept only at
-// ends of pages, because a later sequence also needs full pages.
+// keep a state, the sequence writes its next state to another slot. So nothing is copied. States are kept only at ends
+// of pages, because a later sequence also needs full pages.
 #pragma once
 
 #include <cstdint>
@@ -60,8 +60,9 @@ class SequenceMemory {
 
   /// Number of tokens whose keys, values and states this sequence has.
   int64_t computed() const { return computed_; }
-  /// Takes the longest cached beginning of `tokens`, at most `limit` tokens. The sequence must be empty. Returns the
-  /// position at which the cached tokens end, which is above computed() if states or pages of windows are missing.
+  /// Takes the longest cached beginning of `tokens` with which a batch can continue, at most `limit` tokens. The
+  /// sequence must be empty. Returns the number of tokens whose pages without a window are cached. This number is above
+  /// computed() if states or pages of windows are missing.
   int64_t attach(std::span<const int32_t> tokens, int64_t limit);
   /// Number of pages of each group that extend(to) would take.
   std::vector<int64_t> pages_for(int64_t to) const;

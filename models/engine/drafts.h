@@ -1,7 +1,7 @@
 // Guesses the next tokens of a text from earlier tokens (n-gram speculation, Saxena 2023, prompt lookup decoding). The
 // guess is the continuation of the most recent earlier occurrence of the last tokens.
 //
-//   5 6 7 8 1 5 6  ->  7 8 1 ...
+//   4 5 6 7 8 1 4 5 6  ->  7 8 1 ...
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Answers many requests at the same time with one model. Requests join and leave between two steps. Each step is one
-// batch: one token of each request that generates, and a part of the prompts that wait. The tokens of a request do not
-// depend on other requests, on the division of its prompt, or on cached beginnings (docs/cpu.md: rows of a batch).
+// batch: one token of each request that generates, and a part of the prompts that wait. On CPU devices, the tokens of a
+// request do not depend on other requests, on the division of its prompt, or on cached beginnings (docs/engine.md).
 //
 //   Engine engine(model, placement, placement.init(), engine_options({.context = 8192, .sequences = 8}), nullptr,
 //                 &tokenizer);

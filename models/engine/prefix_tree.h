@@ -21,7 +21,7 @@ struct PrefixNode {
   std::vector<int32_t> tokens;
   std::vector<int32_t> pages;  ///< page of each group, or -1
   int32_t slot = -1;           ///< state after the tokens, or -1
-  int32_t users = 0;           ///< number of sequences that end at this node, and of all sequences of this root
+  int32_t users = 0;           ///< number of sequences that end at this node; a root also counts all its sequences
   std::unordered_multimap<uint64_t, std::unique_ptr<PrefixNode>> children = {};  ///< by the hash of their tokens
 };
 
@@ -38,7 +38,7 @@ class PrefixTree {
   PrefixNode* find(const PrefixNode& parent, std::span<const int32_t> tokens) const;
   /// Returns the child of `parent` with these tokens. Adds the child if there is none.
   PrefixNode& add(PrefixNode& parent, std::span<const int32_t> tokens);
-  /// Removes the node, and its ancestors, while nothing refers to them.
+  /// Removes the node if nothing refers to it. Then does the same with its ancestors.
   void prune(PrefixNode& node);
   /// Number of nodes without the roots.
   int64_t nodes() const { return nodes_; }

@@ -28,8 +28,8 @@ struct RequestOptions {
   int logprobs = -1;      ///< number of highest logits that are returned for each token; -1: none
   int priority = 0;       ///< requests of a higher priority run earlier (engine.h)
   std::string salt = {};  ///< only requests with the same salt share cached beginnings
-  /// Position in the prompt from which later prompts probably differ, such as the last message of a user. The state at
-  /// this position is kept. -1: unknown.
+  /// Position in the prompt from which later prompts probably differ, such as the last message of a user. The state of
+  /// recurrent layers at the end of the last full page up to this position is kept. -1: unknown.
   int64_t junction = -1;
   int64_t draft = 0;  ///< maximum number of tokens that are guessed from earlier tokens (drafts.h)
 };
@@ -43,7 +43,8 @@ enum class Finish : uint8_t {
   kFailed,  ///< Output::error has the reason
 };
 
-/// One token of an answer, or its end.
+/// One token of an answer, or its end. With most_tokens = 0, there is no token, and the logits belong to the last token
+/// of the prompt.
 struct Output {
   RequestId request = 0;
   int32_t token = -1;     ///< -1: no token
@@ -55,7 +56,7 @@ struct Output {
   std::vector<TokenLogit> best = {};
   std::optional<Finish> finish = {};
   std::string error = {};
-  int64_t cached_tokens = 0;  ///< number of prompt tokens that were in the cache, in the last output
+  int64_t cached_tokens = 0;  ///< number of prompt tokens that were in the cache; only in the last output
 };
 
 }  // namespace shoal::models

@@ -27,8 +27,8 @@ struct BatchInputs {
 /// Writes all inputs of a graph except tokens and out_ids.
 void write_inputs(const DecoderGraph& graph, const Hparams& hparams, const KvCache& cache, const BatchInputs& inputs);
 
-/// The lists of pages of a sequence that has the whole cache. If a group has fewer pages than the sequence, the pages
-/// are a ring.
+/// The lists of pages of a sequence that has the whole cache. If a group has fewer pages than the sequence needs, the
+/// sequence uses the pages as a ring.
 class WholeCache {
  public:
   explicit WholeCache(const KvCache& cache);

@@ -1,13 +1,13 @@
 // The inner loops of attention. Each call processes one block of KV rows. A tile consists of up to kAttentionRows rows
 // (one row per query and head) that share one KV head. The loops have two forms:
 //
-//   rows:  few queries. Each KV row is read in its stored type. While the KV row is in registers, all rows of the
+//   rows:  few queries. Each KV row is read in its stored type. While the KV row is in registers, up to 8 rows of the
 //          tile use it. Memory bandwidth limits the speed.
 //   lanes: many queries, one per vector lane. Scores and sums are stored transposed, [KV row][row] and
 //          [element][row], so that the soft-max needs no operation across lanes. KV rows are f32.
 //
-// In both forms, the operations on an element of a row, and their order, do not depend on the other rows of the call.
-// Sums over KV rows add the KV rows one by one, in order.
+// The operations on an element of a row, and their order, do not depend on the other rows of the call, and are the same
+// in both forms. Weighted KV rows are added one by one, in order.
 //
 // A weight of minus zero marks a *hidden* KV row. A row of the tile does not attend to a KV row that is hidden for this
 // row. A hidden KV row does not change the sums of the tile's row, even if the KV row contains NaN. Example: two KV
@@ -55,9 +55,9 @@ struct RowSums {
 };
 
 /// Adds a block of scores to running soft-maxes and replaces each score by its weight, exp(score - new top). The top of
-/// a row is its largest score. `keep` becomes exp(old top - new top), the factor for the row's previous sums. In the
-/// rows form, the rounding of a row's sum depends on the positions of its scores in the block. Callers must keep these
-/// positions fixed.
+/// a row is its largest score. `keep` becomes exp(old top - new top), the factor for the row's previous sums. The
+/// rounding of a row's sum depends on the positions of its scores in the block. In the rows form, these are the indices
+/// of the scores. In the lanes form, `place` is the position of the first score. Callers must keep the positions fixed.
 struct BlockSoftMax {
   float* scores = nullptr;         ///< rows form: [row][kAttentionBlock]; lanes form: [KV row][kAttentionRows]
   int64_t count = 0;               ///< number of KV rows

@@ -15,7 +15,7 @@
 // stored_word() converts two kinds of words. It converts signed bytes to the form that quad_dot() expects. It also
 // rearranges fifth bits: bit q of byte b in the stored word is the fifth bit of element 4 q + b.
 //
-// A group of float rows stores element i of all rows in one vector.
+// A group of float rows stores element i of all rows in one vector (packed_rows.h).
 #pragma once
 
 #include "devices/cpu/kernels/formats.h"

@@ -5,9 +5,9 @@
 // The error of the token is e = b (v - f S^T k). The token changes S to f S + k e^T. The result of the token is S^T q
 // with the new S.
 //
-// Each number is computed with the same operations in the same order, whatever the number of tokens and columns is. A
-// sum over key elements has one partial sum per lane of a vector. The partial sums are added in the order of
-// sum_lanes(). So the result of a token does not depend on the way in which its sequence is divided into batches.
+// Each number is computed with the same operations in the same order, for any number of tokens and columns. A sum over
+// key elements has one partial sum per lane of a vector. The partial sums are added in the order of sum_lanes(). So the
+// result of a token does not depend on the division of its sequence into batches.
 //
 // kernels.h gives the reason why this header has no inline functions.
 #pragma once

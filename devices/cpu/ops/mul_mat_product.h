@@ -12,7 +12,7 @@
 // A matrix with a few columns is multiplied in its stored or packed form (devices/cpu/packed_buffer.h). A matrix with
 // more columns is decoded into panels (devices/cpu/kernels/kernels.h). Both forms give the same bits. So an element of
 // the result depends only on its row of a and its column. It does not depend on the number of columns, on the number of
-// parts, on the division of the rows of a, or on the layout of a.
+// parts, or on the division of the rows of a. Only f16 and bf16 rows with gaps are multiplied as f32, with other bits.
 #pragma once
 
 #include <cstddef>

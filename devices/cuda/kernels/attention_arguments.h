@@ -4,7 +4,7 @@
 //
 // Tiles form *segments*, whose boundaries depend only on the positions of the KV rows. The first 4096 KV rows form 32
 // segments of two tiles (128 rows). After that, the rows from 2^n to 2^(n + 1) form 16 segments. So a long sequence has
-// few segments, and no segment is longer than 1/16 of the rows before it:
+// few segments, and each of these segments has at most 1/16 as many rows as there are before it:
 //
 //   KV rows        0 .. 4095   4096 .. 8191   8192 .. 16383   16384 .. 32767
 //   segments            0 .. 31       32 .. 47        48 .. 63         64 .. 79
@@ -98,7 +98,7 @@ struct Arguments {
   int segments = 0;   ///< number of segments of s KV rows
   int tile_rows = 0;  ///< largest number of rows of a block
   int row_tiles = 0;  ///< number of blocks that compute different rows of a KV head
-  bool more = false;  ///< whether there may be more than row_tiles row tiles; the last of these blocks computes them
+  bool more = false;  ///< whether there may be more row tiles; the block of row tile row_tiles - 1 also computes them
   int splits = 1;     ///< largest number of blocks that share the segments of a row
 };
 

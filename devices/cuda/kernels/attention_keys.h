@@ -1,6 +1,6 @@
 // Finds the rows of k and v that hold the keys of a tile. Without pages, key n of a sequence is row n. With pages, the
-// table contains the page of the key. The kernel finds the rows of a tile two tiles in advance, so that the copies of
-// the tile do not wait for the table.
+// table contains the page of the key. Kernels on tensor cores find the rows of a tile two tiles in advance, so that the
+// copies of the tile do not wait for the table.
 #pragma once
 
 #include "devices/cuda/kernels/attention_places.h"

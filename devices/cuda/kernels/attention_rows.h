@@ -1,6 +1,6 @@
-// Attention with plain f32 arithmetic, for inputs without a tensor-core kernel: K or V in f32, heads of any size, rows
-// at any address, and elements with any stride. A block processes up to kRows rows of a KV head and reads K and V once
-// for all these rows.
+// Attention with plain f32 arithmetic, for inputs without a tensor-core kernel: K or V of any type, heads of any size,
+// rows at any address, elements with any stride, and masks that differ between heads or batches. A block processes up
+// to kRows rows of a KV head and reads K and V once for all these rows.
 #pragma once
 
 #include "devices/cuda/kernels/attention_keys.h"

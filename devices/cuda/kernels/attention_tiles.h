@@ -6,9 +6,10 @@
 //
 // With kRowWarps = 1, all warps share 16 rows. Each warp multiplies the queries by a quarter of the tile's keys. The
 // warps exchange their scores in shared memory, and each warp computes the soft-max of the whole tile. Then each warp
-// computes a quarter of the columns of the result. Both variants add the same numbers in the same order, so the number
-// of rows does not change the bits of a row. Products that an addition follows use __fmul_rn(), because the compiler
-// could fuse the operations in one variant only.
+// computes a quarter of the columns of the result. Kernels with kRowWarps = 4 also compute row tiles of at most 16 rows
+// in this way. Both variants add the same numbers in the same order, so the number of rows does not change the bits of
+// a row. Products that an addition follows use __fmul_rn(), because the compiler could fuse the operations in one
+// variant only.
 //
 // K and V are exact as 16-bit floats (q8_0 as integers whose scales are applied in f32). Queries and weights are sums
 // of two 16-bit floats. docs/cuda_kernels.md gives the reasons for these sums, and the reason why tensor cores sum over
