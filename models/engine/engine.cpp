@@ -6,73 +6,15 @@
 
 #include "base/error.h"
 #include "models/engine/drafts.h"
-#include "models/session/stop_text.h"
+#include "models/engine/engine_request.h"
 
 namespace shoal::models {
 namespace {
 
-constexpr int64_t kPriorityPlaces = 100;
 // While other requests generate, a step has at least this number of prompt tokens. More tokens replace the padding.
 constexpr int64_t kLeastPromptTokens = 32;
 
-bool is_allowed(std::span<const uint32_t> mask, int32_t token) {
-  return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
-}
-
 }  // namespace
-
-struct Engine::Request {
-  Request(RequestId number, std::vector<int32_t> prompt, const RequestOptions& asked, const Tokenizer* tokenizer)
-      : id(number),
-        options(asked),
-        prompt_tokens(static_cast<int64_t>(prompt.size())),
-        place(number - asked.priority * kPriorityPlaces),
-        tokens(std::move(prompt)),
-        sampler(asked.sampling),
-        stop(asked.stops) {
-    if (tokenizer != nullptr) decoder.emplace(*tokenizer);
-    for (const int32_t token : tokens) sampler.accept(token);
-  }
-  int64_t size() const { return static_cast<int64_t>(tokens.size()); }
-  /// Number of tokens that the next steps must compute. The last of these tokens gives the next token.
-  int64_t pending() const { return size() - (memory ? memory->computed() : 0); }
-  /// Number of tokens until the next position whose state is kept; without such a position, pending(). The state at
-  /// the end of the last full page is kept if the model has states with pages of `page` tokens (0: no states).
-  int64_t until_kept(int64_t page) const {
-    const int64_t begin = memory->computed();
-    const auto next = std::upper_bound(kept_positions.begin(), kept_positions.end(), begin);
-    const int64_t end = next == kept_positions.end() ? size() : *next;
-    return (page > 0 && end - begin < page ? std::min(end, (begin / page + 1) * page) : end) - begin;
-  }
-  std::span<const int32_t> answer() const { return std::span(tokens).subspan(static_cast<size_t>(prompt_tokens)); }
-  bool is_running() const { return memory != nullptr; }
-
-  RequestId id;
-  RequestOptions options;
-  int64_t prompt_tokens;
-  int64_t place;                ///< requests with lower places run first
-  std::vector<int32_t> tokens;  ///< prompt and answer
-  Sampler sampler;
-  std::optional<StreamDecoder> decoder;
-  StopText stop;
-  std::unique_ptr<SequenceMemory> memory;  ///< nullptr: the request waits
-  int64_t reserved = 0;                    ///< number of tokens for which the request needs pages
-  std::vector<int64_t> kept_positions;     ///< positions at which prompt parts end, so that the states are kept
-  int64_t cached_tokens = 0;
-  double accepted = 0.5;  ///< share of the latest drafted tokens that were right
-  bool has_started = false, is_finished = false;
-};
-
-/// The tokens of one request in a step.
-struct Engine::Part {
-  Request* request = nullptr;
-  int64_t tokens = 0;  ///< number of computed tokens, without drafts
-  std::vector<int32_t> drafts = {};
-  bool has_output = false;
-  int64_t first_output = 0;
-  int64_t outputs() const { return has_output ? 1 + static_cast<int64_t>(drafts.size()) : 0; }
-  int64_t size() const { return tokens + static_cast<int64_t>(drafts.size()); }
-};
 
 Engine::Engine(const Model& model, const Placement& placement, std::vector<std::unique_ptr<Backend>> backends,
                const SessionOptions& options, std::shared_ptr<ModelPlan> plan, const Tokenizer* tokenizer)
@@ -80,6 +22,7 @@ Engine::Engine(const Model& model, const Placement& placement, std::vector<std::
       tokenizer_(tokenizer),
       most_sequences_(options.sequences),
       most_drafts_(options.drafts),
+      most_outputs_(models::most_outputs(session_size(model.hparams, options), options)),
       runner_(model, placement, std::move(backends), options, std::move(plan)),
       memory_(runner_.cache()),
       most_tokens_(std::min(runner_.cache().longest, memory_.most_tokens())),
@@ -111,6 +54,8 @@ RequestId Engine::submit(std::vector<int32_t> prompt, const RequestOptions& opti
   require<InvalidArgument>(options.most_tokens >= -1 && options.logprobs >= -1,
                            "limits of {} tokens and {} log probabilities: expected -1 or more", options.most_tokens,
                            options.logprobs);
+  require<InvalidArgument>(!options.lists_prompt || options.logprobs >= 0,
+                           "a list of the prompt's tokens needs the number of log probabilities (logprobs)");
   require<InvalidArgument>(options.draft >= 0 && options.draft <= most_drafts_,
                            "{} guessed tokens, but the engine was made for 0 to {} guessed tokens "
                            "(SessionOptions::drafts)",
@@ -167,7 +112,8 @@ bool Engine::start(Request& request) {
   auto memory = std::make_unique<SequenceMemory>(memory_, request.options.salt);
   const int64_t size = request.size(), page = memory_.page();
   // The last token is always computed, because its logits are needed.
-  const int64_t known = memory->attach(request.tokens, size - 1);
+  // The logits of listed tokens are needed as well.
+  const int64_t known = memory->attach(request.tokens, request.lists_prompt() ? request.listed_tokens : size - 1);
   const std::vector<int64_t> needed = memory->pages_for(std::min(size + 1, most_tokens_));
   for (size_t group = 0; group < needed.size(); ++group) {
     if (runner_.cache().groups[group].window > 0) continue;  // the pools have room for the windows of all requests
@@ -266,11 +212,18 @@ void Engine::add_prompts(std::vector<Part>& parts) {
   budget = tokens_to_run(std::min(budget, waiting) + generating, runner_.size()) - generating;
   if (budget <= 0) budget = 1;
   bool can_start = true;
+  // Each request has one output of its own. Requests that list their prompts share the other outputs.
+  int64_t spare_outputs = std::max<int64_t>(0, most_outputs_ - most_sequences_ * (1 + most_drafts_));
   const auto give = [&](std::pair<Request*, int64_t>& prompt, int64_t most) {
     auto& [request, tokens] = prompt;
     // If a request does not fit, no later request starts before it in this step, so it does not wait for ever.
     if (!request->is_running() && !(can_start = can_start && start(*request))) return;
-    const int64_t more = std::min(most, request->until_kept(state_page()) - tokens);
+    int64_t more = std::min(most, request->until_kept(state_page()) - tokens);
+    if (request->lists_prompt()) {
+      const int64_t own = tokens == 0 ? 1 : 0;
+      more = std::min(more, own + spare_outputs);
+      spare_outputs -= more - own;
+    }
     tokens += more;
     budget -= more;
   };
@@ -287,7 +240,9 @@ void Engine::add_prompts(std::vector<Part>& parts) {
   for (const auto& [request, tokens] : prompts) {
     if (tokens == 0) continue;
     const int64_t begin = request->memory->computed(), to = std::min(begin + tokens, request->memory->reach());
-    if (to > begin && request->memory->extend(to)) parts.push_back({request, to - begin, {}, to == request->size()});
+    if (to > begin && request->memory->extend(to)) {
+      parts.push_back({request, to - begin, {}, to == request->size(), request->lists_prompt()});
+    }
   }
 }
 
@@ -323,7 +278,7 @@ void Engine::run(std::vector<Part>& parts) {
     tokens.insert(tokens.end(), part.drafts.begin(), part.drafts.end());
     part.first_output = static_cast<int64_t>(outputs.size());
     for (int64_t i = 0; i < part.size(); ++i) {
-      if (part.has_output && i >= part.tokens - 1) outputs.push_back(static_cast<int32_t>(positions.size()));
+      if (i >= part.first_listed()) outputs.push_back(static_cast<int32_t>(positions.size()));
       positions.push_back(static_cast<int32_t>(begin + i));
       sequences.push_back(static_cast<int32_t>(of.size()));
     }
@@ -357,143 +312,16 @@ void Engine::run(std::vector<Part>& parts) {
   }
 }
 
-void Engine::finish_part(Part& part, std::span<const TokenLogit> best) {
-  Request& request = *part.request;
-  const auto each = static_cast<size_t>(runner_.candidates_per_output());
-  const int64_t begin = request.memory->computed(), page = memory_.page();
-  stats_.prompt_tokens += std::clamp<int64_t>(request.prompt_tokens - begin, 0, part.tokens);
-  const auto drafted = static_cast<int64_t>(part.drafts.size());
-  int64_t right = 0;  // number of right drafts
-  if (part.has_output) {
-    for (; !request.is_finished; ++right) {
-      add_token(request, best.subspan(static_cast<size_t>(right) * each, each), part.first_output + right);
-      if (right == drafted || request.is_finished || request.tokens.back() != part.drafts[static_cast<size_t>(right)]) {
-        break;
-      }
-    }
-  }
-  if (drafted > 0) {
-    stats_.drafted_tokens += drafted;
-    stats_.accepted_tokens += right;
-    request.accepted += 0.2 * (static_cast<double>(right) / static_cast<double>(drafted) - request.accepted);
-  }
-  if (memory_.has_states() && right < drafted) {
-    // The state includes wrong tokens. The next step starts from the old state.
-    request.memory->discard();
-  } else {
-    const int64_t to = begin + part.tokens + right;
-    const bool is_kept =
-        std::find(request.kept_positions.begin(), request.kept_positions.end(), to) != request.kept_positions.end();
-    const bool is_rolling = to >= request.prompt_tokens && to % page == 0;
-    using Keep = SequenceMemory::Keep;
-    request.memory->advance(request.tokens, to,
-                            is_kept      ? Keep::kState
-                            : is_rolling ? Keep::kStateInsteadOfLast
-                                         : Keep::kNothing);
-  }
-  if (request.is_finished) request.memory.reset();
-}
-
-void Engine::list_logits(const Request& request, std::span<const float> logits, Output& output) {
-  output.log_sum = log_sum_exp(logits);
-  output.best = top_logits(logits, request.options.logprobs);
-}
-
-int32_t Engine::choose(Request& request, std::span<const TokenLogit> best, int64_t row, Output& output) {
-  const int64_t needed = candidates_needed(request.options.sampling);
-  const auto vocab = static_cast<size_t>(model_.hparams.vocab);
-  bool is_enough = (needed > 0 && needed <= static_cast<int64_t>(best.size())) || best.size() == vocab;
-  std::vector<TokenLogit> allowed;
-  if (request.options.mask) {
-    std::fill(mask_.begin(), mask_.end(), 0);
-    try {
-      request.options.mask(request.answer(), mask_);
-    } catch (const std::exception& error) {
-      fail<InvalidArgument>("the mask failed after {} tokens of the answer: {}", request.answer().size(), error.what());
-    }
-    std::copy_if(best.begin(), best.end(), std::back_inserter(allowed),
-                 [&](const TokenLogit& one) { return is_allowed(mask_, one.id); });
-    is_enough =
-        !allowed.empty() && (best.size() == vocab || (needed > 0 && needed <= static_cast<int64_t>(allowed.size())));
-  }
-  if (is_enough && request.options.logprobs < 0) {
-    return request.sampler.sample_best(request.options.mask ? std::span<const TokenLogit>(allowed) : best);
-  }
-  const std::span<const float> logits = runner_.logits(row, 1);
-  int32_t token = -1;
-  if (request.options.mask) {
-    allowed.clear();
-    for (size_t i = 0; i < vocab; ++i) {
-      const auto id = static_cast<int32_t>(i);
-      if (is_allowed(mask_, id)) allowed.push_back({id, logits[i]});
-    }
-    require<InvalidArgument>(!allowed.empty(), "the mask allows no token after {} tokens of the answer",
-                             request.answer().size());
-    token = request.sampler.sample_best(allowed);
-  } else {
-    token = request.sampler.sample(logits);
-  }
-  if (request.options.logprobs >= 0) {
-    output.logit = logits[static_cast<size_t>(token)];
-    list_logits(request, logits, output);
-  }
-  return token;
-}
-
-void Engine::add_token(Request& request, std::span<const TokenLogit> best, int64_t row) {
-  Output output{.request = request.id};
-  try {
-    if (request.options.most_tokens == 0) {
-      if (request.options.logprobs >= 0) {
-        list_logits(request, runner_.logits(row, 1), output);
-        outputs_.push_back(std::move(output));
-      }
-      return end(request, Finish::kTokens);
-    }
-    output.token = choose(request, best, row, output);
-  } catch (const InvalidArgument& error) {
-    return end(request, Finish::kFailed, error.what());
-  }
-  const auto& ends = request.options.end_tokens;
-  if (std::find(ends.begin(), ends.end(), output.token) != ends.end()) {
-    return end(request, Finish::kEndToken);
-  }
-  request.sampler.accept(output.token);
-  request.tokens.push_back(output.token);
-  ++stats_.generated_tokens;
-  const auto answered = static_cast<int64_t>(request.answer().size());
-  if (request.decoder) output.text = request.stop.push(text_of(request, output.token));
-  outputs_.push_back(std::move(output));
-  if (request.stop.found()) return end(request, Finish::kStopString);
-  if (answered == request.options.most_tokens) return end(request, Finish::kTokens);
-  // The last token needs no room, because it is not evaluated.
-  if (request.size() > most_tokens_) return end(request, Finish::kContext);
-}
-
-/// The text that a token completes.
-std::string Engine::text_of(Request& request, int32_t token) const {
-  const auto& spelled = request.options.spelled;
-  if (std::find(spelled.begin(), spelled.end(), token) == spelled.end()) return request.decoder->push(token);
-  return request.decoder->finish() + tokenizer_->vocabulary().piece(token);
-}
-
-void Engine::end(Request& request, Finish finish, const std::string& error) {
-  request.is_finished = true;
-  Output output{.request = request.id, .finish = finish, .error = error, .cached_tokens = request.cached_tokens};
-  if (request.decoder && !request.stop.found()) {
-    output.text = request.stop.push(request.decoder->finish());
-    output.text += request.stop.finish();
-  }
-  outputs_.push_back(std::move(output));
-}
-
 std::vector<Output> Engine::take_outputs() {
   return std::exchange(outputs_, {});
 }
 
 EngineStats Engine::stats() const {
   EngineStats stats = stats_;
-  for (const auto& request : requests_) ++(request->is_running() ? stats.running : stats.waiting);
+  for (const auto& request : requests_) {
+    ++(request->is_running() ? stats.running : stats.waiting);
+    if (request->is_running()) stats.used_tokens += request->memory->computed();
+  }
   return stats;
 }
 

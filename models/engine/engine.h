@@ -45,6 +45,7 @@ struct EngineStats {
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;  ///< how often a request lost its memory
   int64_t drafted_tokens = 0, accepted_tokens = 0;
+  int64_t used_tokens = 0;  ///< number of tokens of running requests in the cache, without cached beginnings
 };
 
 class Engine {
@@ -96,13 +97,14 @@ class Engine {
   /// Chooses the token after output `row` of the latest batch, adds it to the request, and reports it.
   void add_token(Request& request, std::span<const TokenLogit> best, int64_t row);
   static void list_logits(const Request& request, std::span<const float> logits, Output& output);
+  void list_prompt(const Part& part, int64_t begin);
   int32_t choose(Request& request, std::span<const TokenLogit> best, int64_t row, Output& output);
   std::string text_of(Request& request, int32_t token) const;
   void end(Request& request, Finish finish, const std::string& error = {});
 
   const Model& model_;
   const Tokenizer* tokenizer_;
-  int64_t most_sequences_, most_drafts_;
+  int64_t most_sequences_, most_drafts_, most_outputs_;
   Runner runner_;
   CacheMemory memory_;
   int64_t most_tokens_;

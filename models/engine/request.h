@@ -25,9 +25,11 @@ struct RequestOptions {
   std::vector<int32_t> spelled = {};     ///< control tokens whose pieces are part of the text
   std::vector<std::string> stops = {};   ///< each of these strings ends the answer; requires a tokenizer
   TokenMask mask = {};
-  int logprobs = -1;      ///< number of highest logits that are returned for each token; -1: none
-  int priority = 0;       ///< requests of a higher priority run earlier (engine.h)
-  std::string salt = {};  ///< only requests with the same salt share cached beginnings
+  int logprobs = -1;          ///< number of highest logits that are returned for each token; -1: none
+  bool lists_prompt = false;  ///< whether the outputs begin with the prompt's tokens after the first one; requires
+                              ///< logprobs, and uses no cached beginning
+  int priority = 0;           ///< requests of a higher priority run earlier (engine.h)
+  std::string salt = {};      ///< only requests with the same salt share cached beginnings
   /// Position in the prompt from which later prompts probably differ, such as the last message of a user. The state of
   /// recurrent layers at the end of the last full page up to this position is kept. -1: unknown.
   int64_t junction = -1;
@@ -47,8 +49,9 @@ enum class Finish : uint8_t {
 /// of the prompt.
 struct Output {
   RequestId request = 0;
-  int32_t token = -1;     ///< -1: no token
-  std::string text = {};  ///< text that can be shown now; held back text arrives later
+  int32_t token = -1;      ///< -1: no token
+  bool is_prompt = false;  ///< whether the token is part of the prompt (RequestOptions::lists_prompt); it has no text
+  std::string text = {};   ///< text that can be shown now; held back text arrives later
   /// The logit of the token and the highest logits, before the sampler's parameters. The log probability of a token is
   /// its logit minus log_sum. Only with RequestOptions::logprobs.
   float logit = 0;

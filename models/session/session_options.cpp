@@ -23,7 +23,7 @@ int64_t power_below(int64_t count) {
 
 /// Whether a batch is a part of a prompt or a single token.
 bool runs_alone(const SessionOptions& options) {
-  return options.sequences == 1 && options.drafts == 0;
+  return options.sequences == 1 && options.drafts == 0 && options.outputs <= 1;
 }
 
 Batch padded(int64_t tokens, int64_t outputs, int64_t most) {
@@ -85,10 +85,15 @@ std::vector<BatchShape> largest_prompt_shapes(int64_t batch) {
   return shapes;
 }
 
+int64_t most_outputs(const SessionSize& size, const SessionOptions& options) {
+  const int64_t generating = options.sequences * (1 + std::min(options.drafts, size.batch));
+  return std::min(std::max(generating, options.outputs), size.batch);
+}
+
 std::vector<BatchShape> largest_shapes(const SessionSize& size, const SessionOptions& options) {
   if (runs_alone(options)) return largest_prompt_shapes(size.batch);
   const int64_t sequences = std::min(options.sequences, size.batch);
-  const int64_t outputs = std::min(options.sequences * (1 + std::min(options.drafts, size.batch)), size.batch);
+  const int64_t outputs = most_outputs(size, options);
   return {shape_for(size.batch, outputs, sequences, size), shape_for(outputs, outputs, sequences, size)};
 }
 

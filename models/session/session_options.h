@@ -18,6 +18,7 @@ struct SessionOptions {
   DType dtype_v = DType::kF16;
   int64_t sequences = 1;   ///< maximum number of sequences in one run of a graph
   int64_t drafts = 0;      ///< maximum number of guessed tokens of a sequence in one run of a graph (engine.h)
+  int64_t outputs = 0;     ///< number of outputs that one run of a graph must support at least
   int64_t windows = 0;     ///< KvCacheOptions::windows
   int64_t slots = 1;       ///< number of states of each recurrent layer
   bool op_offload = true;  ///< see sched::SchedulerOptions
@@ -75,6 +76,9 @@ std::vector<Batch> divide_into_batches(int64_t tokens, int64_t outputs, int64_t 
 ///   512 -> {512, 1}, {256, 1}, {128, 1}, {64, 1}
 std::vector<BatchShape> largest_prompt_shapes(int64_t batch);
 
+/// Maximum number of outputs in one run of a graph: one for each sequence and each of its guessed tokens, or
+/// options.outputs if that number is larger.
+int64_t most_outputs(const SessionSize& size, const SessionOptions& options);
 /// Returns the shapes that a plan contains, besides the shape of a single token: largest_prompt_shapes(), or the
 /// largest shapes of batches of several sequences.
 std::vector<BatchShape> largest_shapes(const SessionSize& size, const SessionOptions& options);
