@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "base/printable.h"
-#include "tools/chat/child_process.h"
+#include "tools/cli/child_process.h"
 
 namespace shoal::tools {
 namespace {
