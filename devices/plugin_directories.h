@@ -8,7 +8,8 @@
 namespace shoal {
 
 /// The first function returns the directories in SHOAL_PLUGIN_PATH (separated by colons). The second function returns
-/// the program's own directory, and ../lib/shoal relative to that directory. The directories need not exist.
+/// the program's own directory, ../lib/shoal relative to that directory, and the folder "bin" next to the shared object
+/// with this code. The directories need not exist.
 std::vector<std::filesystem::path> plugin_directories_from_environment();
 std::vector<std::filesystem::path> plugin_directories_of_program();
 /// The directories from both functions above, in this order.

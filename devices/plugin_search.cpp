@@ -1,4 +1,5 @@
 // Registry functions that load plug-ins by path, from one directory, and from all plug-in directories.
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -78,8 +79,15 @@ std::vector<fs::path> plugin_directories_from_environment() {
 std::vector<fs::path> plugin_directories_of_program() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  if (error) return {};
-  return {program.parent_path(), program.parent_path().parent_path() / "lib" / "shoal"};
+  std::vector<fs::path> directories;
+  if (!error) directories = {program.parent_path(), program.parent_path().parent_path() / "lib" / "shoal"};
+  // The module of the Python package contains this code, and the package has a folder "bin" with the plug-ins.
+  Dl_info object{};
+  if (dladdr(reinterpret_cast<void*>(&plugin_directories_of_program), &object) != 0) {
+    const fs::path folder = fs::path(object.dli_fname).parent_path() / "bin";
+    if (fs::is_directory(folder, error)) directories.push_back(fs::canonical(folder, error));
+  }
+  return directories;
 }
 
 std::vector<fs::path> plugin_directories() {

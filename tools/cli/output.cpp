@@ -7,11 +7,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 namespace shoal::tools {
 namespace {
 
 bool is_quiet = false;
+std::function<void(std::string_view)> message_receiver;
 
 [[noreturn]] void fail_output(int error) {
   if (error == EPIPE) throw OutputClosed();
@@ -25,6 +27,10 @@ void be_quiet() {
   is_quiet = true;
 }
 
+void redirect_messages(std::function<void(std::string_view)> receiver) {
+  message_receiver = std::move(receiver);
+}
+
 void write_out(std::string_view text) {
   if (is_quiet) return;
   errno = 0;
@@ -33,7 +39,8 @@ void write_out(std::string_view text) {
 }
 
 void write_err(std::string_view text) noexcept {
-  if (!is_quiet) write_line(text);
+  if (is_quiet) return;
+  message_receiver ? message_receiver(text) : write_line(text);
 }
 
 void write_line(std::string_view text) noexcept {

@@ -2,6 +2,7 @@
 // cannot be written never stops the program. Only one thread at a time may use these functions.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -26,6 +27,9 @@ class OutputClosed : public OutputError {
 
 /// Suppresses all further results and messages of this process, except the lines of write_line().
 void be_quiet();
+/// Sends the text of write_err() to `receiver` instead of stderr, for programs other than shoal. `receiver` must not
+/// throw.
+void redirect_messages(std::function<void(std::string_view)> receiver);
 /// Writes to stdout and flushes it. Throws OutputError ("cannot write to stdout: No space left on device; ...").
 void write_out(std::string_view text);
 /// Writes to stderr. Ignores failures.

@@ -165,7 +165,7 @@ void require_room_for_prompt(Chooser& chooser, const Choice& choice) {
   const auto plan = largest_plan(chooser, choice, margin, 1, 1);
   const int64_t possible = plan ? plan->size.context : 0;
   if (possible < 2 || possible > asked.prompt) return;
-  fail<DeviceError>(
+  fail<OutOfMemory>(
       "the prompt has {} tokens, but the largest context that fits is {}{}; use a prompt of at most {} tokens, more "
       "devices, a quantised cache (-ctk q8_0 -ctv q8_0) or a smaller model",
       asked.prompt, possible,
@@ -191,7 +191,7 @@ void fail_to_fit(Chooser& chooser, const Choice& choice) {
   const models::Placement& placement = chooser.place(least);
   const bool is_mirrored =
       models::has_latent_cache(chooser.model().hparams) && placement.acts_as_one() && placement.latent_parts() == 1;
-  fail<DeviceError>(
+  fail<OutOfMemory>(
       "not even a context of {} fits ({}): {} needs {} and {} of margin (--fit-target), but has {} free; use more "
       "devices, {}a quantised cache (-ctk q8_0 -ctv q8_0), a smaller model, or a smaller --fit-ctx or --fit-target",
       least.context, why, tightest->device, format_bytes(tightest->use.total()),

@@ -225,13 +225,14 @@ Deployment resolve(Request request) {
   return deployment;
 }
 
-void load(Deployment& deployment) {
+void load(Deployment& deployment, const models::LoadProgress& observer) {
   require_memory(deployment.plan->memory);
   if (const std::string text = mapping_warning(deployment.plan->memory); !text.empty()) warn(text);
   ProgressBar bar("loading");
   const auto progress = [&](size_t done, size_t total) {
     if (interrupted()) throw Interrupted();
     bar.update(done, total);
+    if (observer) observer(done, total);
   };
   Tracer* tracer = deployment.asked.session.tracer;
   const TraceRowUse row = tracer != nullptr ? tracer->row("host") : nullptr;

@@ -16,6 +16,7 @@
 
 #include "models/engine/engine.h"
 #include "models/place/placement.h"
+#include "models/session/loader.h"
 #include "models/session/model_plan.h"
 #include "tools/cli/output.h"
 #include "tools/cli/progress.h"
@@ -55,9 +56,9 @@ tuning::Watch watch_of(ProgressBar& bar);
 /// files.
 Deployment resolve(Request request);
 
-/// Loads the weights with a progress bar. Throws DeviceError before loading if a device has too little memory. Throws
-/// Interrupted on Ctrl-C.
-void load(Deployment& deployment);
+/// Loads the weights with a progress bar, and also calls `observer`. Throws DeviceError before loading if a device has
+/// too little memory. Throws Interrupted on Ctrl-C, and the exceptions of `observer`.
+void load(Deployment& deployment, const models::LoadProgress& observer = {});
 
 /// Creates the engine of a loaded deployment from its plan and backends. asked.session must be a result of
 /// models::engine_options(). The tokenizer may be nullptr. With several processes, the engine of process 0 leads the

@@ -10,10 +10,10 @@ namespace shoal::tools {
 void require_memory(std::span<const models::DeviceUse> uses) {
   for (const models::DeviceUse& use : uses) {
     const std::string share = uses.size() > 1 ? ", a smaller share (--tensor-split)" : "";
-    require<DeviceError>(use.use.weights <= use.memory.free,
+    require<OutOfMemory>(use.use.weights <= use.memory.free,
                          "{} needs {} for weights alone and has {} free; use more devices{}, or a smaller model",
                          use.device, format_bytes(use.use.weights), format_bytes(use.memory.free), share);
-    require<DeviceError>(use.use.total() <= use.memory.free,
+    require<OutOfMemory>(use.use.total() <= use.memory.free,
                          "{} needs {} and has {} free; use more devices{}, a smaller context (-c, or --fit on) or "
                          "batch (-ub), or a quantised cache (-ctk q8_0 -ctv q8_0)",
                          use.device, format_bytes(use.use.total()), format_bytes(use.memory.free), share);
