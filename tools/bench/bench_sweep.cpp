@@ -8,6 +8,7 @@
 #include "tools/bench/parallel_bench.h"
 #include "tools/cli/command.h"
 #include "tools/cli/device_names.h"
+#include "tools/cli/hub_flags.h"
 #include "tools/cli/model_text.h"
 #include "tools/cli/options.h"
 #include "tools/cli/prompt.h"
@@ -183,11 +184,13 @@ tuning::Workload most_of(const std::vector<BenchTest>& tests) {
 
 void BenchFlags::add_to(CLI::App& app, const std::string& devices_help) {
   lists.devices.clear();
-  app.add_option("-m,--model", lists.models, "GGUF file of a model; may be repeated")
+  app.add_option("-m,--model", lists.models, "GGUF file of a model; may be repeated; -m or -hf is required")
       ->each([](const std::string& text) { check_file_name("--model", text); })
       ->type_name("FILE")
-      ->allow_extra_args(false)
-      ->required();
+      ->allow_extra_args(false);
+  add_repositories(app,
+                   "Repository of a model on huggingface.co, OWNER/REPO or OWNER/REPO:QUANT, instead of -m; may "
+                   "be repeated; missing files are downloaded");
   app.add_option("--devices", lists.devices, devices_help)->type_name("NAMES")->allow_extra_args(false);
   app.add_option("--tensor-split", lists.ratios,
                  "Share of the model for each device, such as 3,1 (default: even); auto: the shares predicted to be "

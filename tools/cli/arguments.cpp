@@ -21,7 +21,8 @@ struct ShortFlag {
   std::string_view brief;
   std::string_view full;
 };
-constexpr std::array<ShortFlag, 15> kShortFlags{{
+constexpr std::array<ShortFlag, 16> kShortFlags{{
+    {"-hf", "--hf-repo"},
     {"-dev", "--devices"},
     {"-ts", "--tensor-split"},
     {"-ub", "--ubatch-size"},
@@ -121,7 +122,7 @@ class Speller {
     const std::optional<std::string> name = full_name(command_, flag, value.has_value());
     if (!name) fail<InvalidArgument>("there is no flag {}{}", flag, did_you_mean(flag, all_names(command_)));
     if (name->empty()) return pass_over(flag, value ? &*value : following, value.has_value());
-    has_model_ |= *name == "-m" || *name == "--model";
+    has_model_ |= *name == "-m" || *name == "--model" || *name == "--hf-repo";
     const CLI::Option* const option = command_.get_option_no_throw(*name);
     const bool needs_value = option != nullptr && option->get_items_expected_min() > 0;
     // llama-bench accepts a number after a switch: "-nkvo 0".
@@ -142,15 +143,16 @@ class Speller {
     if (is_on && !is_attached) ++next_;
   }
 
-  /// A single argument that belongs to no flag is the model file, unless -m is given.
+  /// A single argument that belongs to no flag is the model file, unless -m is given. For commands without -m, this
+  /// argument is the value of -hf.
   void take_others() {
     if (others_.empty()) return;
-    const bool may_be_model = others_.size() == 1 && !has_model_ && command_.get_option_no_throw("--model") != nullptr;
-    if (!may_be_model) {
+    const char* const flag = command_.get_option_no_throw("--model") != nullptr ? "--model" : "--hf-repo";
+    if (others_.size() != 1 || has_model_ || command_.get_option_no_throw(flag) == nullptr) {
       fail<InvalidArgument>("unexpected argument '{}'; a value with blanks needs quotes, as in -p \"two words\"",
                             fmt::join(others_, " "));
     }
-    out_.insert(out_.end(), {"--model", others_.front()});
+    out_.insert(out_.end(), {flag, others_.front()});
   }
 
   const CLI::App& command_;

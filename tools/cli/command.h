@@ -37,7 +37,8 @@ class UsageError : public InvalidArgument {
 };
 
 /// Adds the flags of the program itself, and all commands with their flags. If `only` is not empty, adds only the
-/// command named `only`. `choose` receives the body of the parsed command.
+/// command named `only`. `choose` receives the body of the parsed command. The body needs the app, because the body
+/// begins with resolve_repositories().
 void define_program(CLI::App& app, const std::function<void(const CommandBody& body)>& choose,
                     std::string_view only = {});
 
@@ -53,5 +54,8 @@ CommandBody define_bench(CLI::App& app);
 CommandBody define_bench_comm(CLI::App& app);
 CommandBody define_probe(CLI::App& app);
 CommandBody define_simulate(CLI::App& app);
+CommandBody define_serve(CLI::App& app);
+CommandBody define_pull(CLI::App& app);
+CommandBody define_list(CLI::App& app);
 
 }  // namespace shoal::tools

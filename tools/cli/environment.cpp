@@ -15,11 +15,11 @@ namespace shoal::tools {
 namespace {
 
 /// Variables that users set (CONTRIBUTING.md, Environment variables).
-constexpr std::array<std::string_view, 15> kVariables{
+constexpr std::array<std::string_view, 16> kVariables{
     "SHOAL_COMM",           "SHOAL_COMM_THRESHOLDS", "SHOAL_COMM_TIMEOUT", "SHOAL_COMM_WIRE",
     "SHOAL_CPU_DEVICES",    "SHOAL_CPU_ISA",         "SHOAL_CPU_SLOWDOWN", "SHOAL_CPU_THREADS",
     "SHOAL_MACHINE_FILE",   "SHOAL_PLUGIN_PATH",     "SHOAL_NCCL_LIBRARY", "SHOAL_CUDA_DEVICES_PER_GPU",
-    "SHOAL_CUBLAS_LIBRARY", "SHOAL_PYTHON",          "SHOAL_CUDA_OFF"};
+    "SHOAL_CUBLAS_LIBRARY", "SHOAL_PYTHON",          "SHOAL_CUDA_OFF",     "SHOAL_API_KEY"};
 
 /// Prefixes of variables that only scripts, tests and the emulator read.
 constexpr std::array<std::string_view, 8> kOfTests{"SHOAL_TEST_",      "SHOAL_EMULATED_", "SHOAL_PROPERTY_",

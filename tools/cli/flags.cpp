@@ -10,8 +10,10 @@
 #include "models/place/split_policy.h"
 #include "tools/cli/command.h"
 #include "tools/cli/device_names.h"
+#include "tools/cli/hub_flags.h"
 #include "tools/cli/options.h"
 #include "tools/cli/processes.h"
+#include "tools/cli/python_package.h"
 #include "tools/cli/split_profile.h"
 
 namespace shoal::tools {
@@ -41,7 +43,17 @@ void ModelFlags::add_to(CLI::App& app) {
     check_file_name(flag, text);
     path = text;
   };
-  add_parsed(app, "-m,--model", "FILE", read, "GGUF file of the model")->required();
+  const auto read_name = [this](const std::string&, const std::string& text) { repository = text; };
+  add_repository(app, read_name,
+                 "Repository of the model on huggingface.co, OWNER/REPO or OWNER/REPO:QUANT, instead of -m; missing "
+                 "files are downloaded")
+      ->excludes(add_parsed(app, "-m,--model", "FILE", read, "GGUF file of the model; -m or -hf is required"));
+}
+
+void ModelFlags::resolve() {
+  if (!path.empty()) return;
+  require<InvalidArgument>(!repository.empty(), "--model or --hf-repo is required");
+  path = find_model_file(repository);
 }
 
 void PluginFlags::add_to(CLI::App& app) {
@@ -273,8 +285,7 @@ void WorkloadFlags::add_to(CLI::App& app) {
   add_integer(app, "-n,--n-gen", generate, 0, kMostTokens, usual.generate,
               "Number of generated tokens in the prediction; 0: no generation");
   add_integer(app, "-d,--n-depth", depth, 0, kMostTokens, usual.depth, "Number of tokens already in the KV cache");
-  add_integer(app, "--parallel", sequences, 1, kMostTokens,
-              "Number of requests at the same time; all share -c");
+  add_integer(app, "--parallel", sequences, 1, kMostTokens, "Number of requests at the same time; all share -c");
 }
 
 tuning::Workload WorkloadFlags::workload(int64_t context) const {

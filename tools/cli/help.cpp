@@ -32,7 +32,7 @@ struct FlagGroup {
 const std::vector<FlagGroup>& groups() {
   static const std::vector<FlagGroup> all{
       {"Model and prompt",
-       {"model", "prompt", "file", "prompt-tokens", "ids", "chat", "system", "template", "template-var"}},
+       {"model", "hf-repo", "prompt", "file", "prompt-tokens", "ids", "chat", "system", "template", "template-var"}},
       {"Generation", {"predict", "draft", "ignore-eos", "stop", "top-logits"}},
       {"Sampling",
        {"temp", "top-k", "top-p", "min-p", "seed", "repeat-penalty", "presence-penalty", "frequency-penalty",
@@ -41,6 +41,9 @@ const std::vector<FlagGroup>& groups() {
        {"n-prompt",  "n-gen",     "n-depth",     "parallel", "repetitions",  "no-warmup", "op",        "dtype",
         "min-bytes", "max-bytes", "step-factor", "iters",    "warmup-iters", "check",     "calibrate", "dtypes",
         "quick",     "recommend", "objective",   "schedule", "rank",         "threshold"}},
+      {"Server",
+       {"host", "port", "api-key-file", "insecure-no-key", "alias", "cors-origin", "allowed-host", "max-queue",
+        "max-body", "max-tokens", "request-timeout", "ssl-certfile", "ssl-keyfile"}},
       {"Context and batches",
        {"ctx-size", "fit", "fit-ctx", "fit-target", "batch-size", "ubatch-size", "cache-type-k", "cache-type-v",
         "ctx-checkpoints"}},

@@ -19,6 +19,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/environment.h"
 #include "tools/cli/help.h"
+#include "tools/cli/hub_flags.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/options.h"
 #include "tools/cli/output.h"
@@ -39,6 +40,10 @@ constexpr std::array kCommands = std::to_array<Command>({
      Spread::kEverywhere},
     {"compare", "Run a model on one device and on several devices, and compare the results node by node",
      define_compare, Spread::kSingleProcess},
+    {"serve", "Serve a model over HTTP, with the APIs of OpenAI and Anthropic", define_serve, Spread::kSingleProcess},
+    {"pull", "Download a model from huggingface.co, and print the path of its file", define_pull,
+     Spread::kSingleProcess},
+    {"list", "List the downloaded models", define_list, Spread::kSingleProcess},
     {"bench", "Measure the speed of prompt processing and generation", define_bench, Spread::kEverywhere},
     {"probe", "Measure the speed of the devices, and save it for predictions", define_probe, Spread::kEverywhere},
     {"simulate", "Predict the results of bench on a machine that you do not have", define_simulate},
@@ -106,7 +111,8 @@ int run_command(const std::vector<std::string>& given) {
   CommandBody chosen;
   // Only the named command is defined, to save time.
   const std::string_view only = named == kCommands.end() ? "" : named->name;
-  define_program(app, [&chosen](const CommandBody& body) { chosen = body; }, only);
+  define_program(
+      app, [&chosen](const CommandBody& body) { chosen = body; }, only);
   std::string help = is_own_flag(args.front()) ? "shoal --help" : fmt::format("shoal {} --help", args.front());
   try {
     app.parse(prepare(app, args));
@@ -121,8 +127,7 @@ int run_command(const std::vector<std::string>& given) {
   }
   warn_of_unknown_variables();
   if (processes() != nullptr && spread == Spread::kSingleProcess) {
-    throw UsageError(
-        fmt::format("shoal {} needs all devices in one process; start it without mpirun or srun", args.front()));
+    throw UsageError(fmt::format("shoal {} runs in a single process; start it without mpirun or srun", args.front()));
   }
   return is_leader() || spread == Spread::kEverywhere ? chosen() : kSuccess;
 }
@@ -140,7 +145,11 @@ void define_program(CLI::App& app, const std::function<void(const CommandBody& b
   for (const Command& command : kCommands) {
     if (!only.empty() && only != command.name) continue;
     CLI::App* sub = app.add_subcommand(command.name, command.help);
-    sub->callback([body = command.define(*sub), choose] { choose(body); });
+    const auto run = [body = command.define(*sub), sub] {
+      resolve_repositories(*sub);
+      return body();
+    };
+    sub->callback([run, choose] { choose(run); });
   }
 }
 

@@ -306,7 +306,7 @@ TEST(BenchProgram, BadInputGivesAOneLineError) {
     EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
   };
   const std::string model = "-m " + kModel + " ";
-  expect("", 2, "--model is required");
+  expect("", 2, "--model or --hf-repo is required");
   expect("-m no-such.gguf", 1, "no-such.gguf: cannot open the model file");
   expect(model + "-m no-such.gguf", 1, "no-such.gguf: cannot open the model file");  // fails before the first model is
                                                                                      // measured

@@ -11,7 +11,7 @@
 #include "tests/support/temporary.h"
 #include "tests/tools/child.h"
 #include "tools/chat/chat_template.h"
-#include "tools/chat/child_process.h"
+#include "tools/cli/child_process.h"
 
 namespace shoal::tools {
 namespace {

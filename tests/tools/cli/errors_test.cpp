@@ -150,7 +150,7 @@ const Case kUsageErrors[] = {
     {"UnknownShortFlagLikeModel", "run -m MODEL -p x -mg 0", 2, "there is no flag -mg; see shoal run --help"},
     {"ArgumentWithoutFlag", "run -m MODEL -p x more", 2,
      "unexpected argument 'more'; a value with blanks needs quotes"},
-    {"MissingFlag", "run -p x", 2, "--model is required; see shoal run --help"},
+    {"MissingFlag", "run -p x", 2, "--model or --hf-repo is required; see shoal run --help"},
     {"MissingValue", "run -m MODEL -p x -dev", 2, "--devices"},
     {"OutputFormat", "plan -m MODEL --output xml", 2, "--output must be text or json, got 'xml'"},
 };

@@ -26,7 +26,7 @@ std::string help_of(const std::string& command) {
 
 TEST(Help, ListsTheFlagsOfEveryCommandInGroups) {
   for (const char* command : {"run", "chat", "tokenize", "detokenize", "info", "devices", "plan", "compare", "bench",
-                              "probe", "simulate", "bench-comm"}) {
+                              "probe", "simulate", "bench-comm", "serve", "pull", "list"}) {
     const std::string help = help_of(command);
     EXPECT_THAT(help, AllOf(Not(HasSubstr("\nOther:")), Not(HasSubstr("{false}"))))
         << command << ": each flag has a group in tools/cli/help.cpp";

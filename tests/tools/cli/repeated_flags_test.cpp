@@ -19,14 +19,15 @@ using ::testing::HasSubstr;
 using Values = std::vector<std::string>;
 
 /// The long names of all flags that take lists.
-const std::set<std::string> kLists{"--override-tensor", "--stop", "--logit-bias", "--template-var", "--plugin"};
+const std::set<std::string> kLists{"--override-tensor", "--stop",        "--logit-bias",  "--template-var",
+                                   "--plugin",          "--cors-origin", "--allowed-host"};
 const std::map<std::string, std::set<std::string>> kListsOfCommands{
     {"bench",
-     {"--model", "--devices", "--tensor-split", "--n-prompt", "--n-gen", "--n-depth", "--parallel", "--batch-size",
-      "--ubatch-size", "--threads"}},
+     {"--model", "--hf-repo", "--devices", "--tensor-split", "--n-prompt", "--n-gen", "--n-depth", "--parallel",
+      "--batch-size", "--ubatch-size", "--threads"}},
     {"simulate",
-     {"--model", "--devices", "--device-counts", "--tensor-split", "--n-prompt", "--n-gen", "--n-depth", "--parallel",
-      "--batch-size", "--ubatch-size"}},
+     {"--model", "--hf-repo", "--devices", "--device-counts", "--tensor-split", "--n-prompt", "--n-gen", "--n-depth",
+      "--parallel", "--batch-size", "--ubatch-size"}},
     {"bench-comm", {"--op", "--dtype", "--comm"}},
     {"probe", {"--dtypes"}}};
 
@@ -38,9 +39,10 @@ bool is_list(const std::string& command, const std::string& name) {
 /// Two valid values of a flag. If the flag's name is not in `kByName`, the values come from `kByType`.
 Values two_values(const std::string& name, const std::string& type) {
   static const std::map<std::string, Values> kByName{
-      {"--comm", {"host", "auto"}},       {"--op", {"all_reduce", "all_gather"}},   {"--dtype", {"f32", "f16"}},
-      {"--output", {"json", "text"}},     {"--expert-split", {"inside", "whole"}},  {"--check", {"1", "0"}},
-      {"--objective", {"prompt", "mix"}}, {"--latent-split", {"rows", "mirrored"}}, {"--step-factor", {"2", "3"}}};
+      {"--comm", {"host", "auto"}},   {"--op", {"all_reduce", "all_gather"}},  {"--dtype", {"f32", "f16"}},
+      {"--output", {"json", "text"}}, {"--expert-split", {"inside", "whole"}}, {"--check", {"1", "0"}},
+      {"--hf-repo", {"a/b", "c/d"}},  {"--objective", {"prompt", "mix"}},      {"--latent-split", {"rows", "mirrored"}},
+      {"--step-factor", {"2", "3"}}};
   static const std::map<std::string, Values> kByType{{"FILE", {"a", "b"}},
                                                      {"TEXT", {"a", "b"}},
                                                      {"IDS", {"1", "2"}},
@@ -58,6 +60,8 @@ Values two_values(const std::string& name, const std::string& type) {
                                                      {"ID=VALUE", {"1=2", "2=3"}},
                                                      {"NAME=VALUE", {"a=1", "b=2"}},
                                                      {"on|off", {"on", "off"}},
+                                                     {"ADDRESS", {"127.0.0.1", "::1"}},
+                                                     {"ORIGIN", {"http://a", "https://b"}},
                                                      {"PP,TG", {"1,2", "3,4"}},
                                                      {"RATE,DELAY", {"10gbit,20us", "100gbit,20us"}}};
   const auto named = kByName.find(name);
