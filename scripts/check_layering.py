@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Checks the order of the folders: a file may include files of its own folder and of earlier folders.
 
-    base <- graph <- devices <- processes <- {sched, collectives <- machine <- meta} <- models <- tuning <- {c, tools}
+    base <- graph <- devices <- processes <- {sched, collectives <- machine <- meta} <- models <- tuning <- {c, tools <- python}
 
-sched must not include collectives, machine or meta. tools must not include c, the C interface. The subfolders of meta,
+sched must not include collectives, machine or meta. tools and python must not include c, the C interface. The subfolders of meta,
 models, tuning and tools also have an order. PRIVATE lists folders with private headers. tests, benchmarks and examples
 may include all these folders. Only tests and benchmarks may include tests. Other folders must not include benchmarks or
 examples.
@@ -17,9 +17,10 @@ import pathlib
 import re
 import sys
 
-LEVELS = ["base", "graph", "devices", "processes", "sched", "collectives", "machine", "meta", "models", "tuning", "c", "tools"]
+LEVELS = ["base", "graph", "devices", "processes", "sched", "collectives", "machine", "meta", "models", "tuning", "c", "tools",
+          "python"]
 STRANGERS = {"sched": {"collectives", "machine", "meta"}, "collectives": {"sched"}, "machine": {"sched"}, "meta": {"sched"},
-             "tools": {"c"}}
+             "tools": {"c"}, "python": {"c"}}
 # The subfolders ("rooms") of a folder, in order. A room may include earlier rooms. "" stands for the
 # files directly in the folder.
 ROOMS = {

@@ -2,7 +2,7 @@
 """Checks that files are short, that the repository is small, and that tests are independent of each other.
 
 - Source files have at most 500 lines, and tests have at most 800 lines.
-- All files together have less than 29 MB. 9 MB of this limit are for the small model in f16.
+- All files together have less than 30 MB. 9 MB of this limit are for the small model in f16.
 - tests/CMakeLists.txt builds every test file.
 - Tests write no files into folders that other tests share.
 
@@ -15,7 +15,7 @@ import sys
 
 SUFFIXES = {".h", ".c", ".cpp", ".cu", ".cuh", ".py", ".cmake", ".sh"}
 SOURCE_LINES, TEST_LINES = 500, 800
-REPOSITORY_BYTES = 29_000_000
+REPOSITORY_BYTES = 30_000_000
 SHARED_FOLDER = re.compile(r"\bTempDir\(\)|\btemp_directory_path\(\)")
 TEMPORARY = pathlib.Path("tests/support/temporary")  # these files define one temporary folder per process
 
@@ -35,7 +35,7 @@ def long_files(root: pathlib.Path, paths: list[pathlib.Path]):
         if path.suffix not in SUFFIXES:
             continue
         name = path.relative_to(root)
-        limit = TEST_LINES if name.parts[0] == "tests" else SOURCE_LINES
+        limit = TEST_LINES if "tests" in name.parts[:2] else SOURCE_LINES
         lines = len(path.read_bytes().splitlines())
         if lines > limit:
             yield f"{name}: {lines} lines, the limit is {limit}; split the file"

@@ -1,0 +1,246 @@
+"""A loaded model."""
+import asyncio
+import functools
+import os
+import secrets
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from . import _shoal
+from .arguments import flags_of, text_of
+from .messages import forward_messages
+from .streams import LoopStreams, Stream, Submitter, stream
+
+if TYPE_CHECKING:
+    from .chat.format import ChatFormat
+
+Progress = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of an answer. `text`: text that is complete now; it may belong to earlier tokens. `token`: id of the token,
+    or -1. `logprob` and `top`: log probability of the token, and the most probable tokens (with logprobs=N). `finish`:
+    None, or why the answer ended: end, stop, length or context."""
+    text: str
+    token: int
+    logprob: float | None
+    top: list[tuple[int, float]]
+    finish: str | None
+
+
+@dataclass
+class Completion:
+    """A complete answer."""
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: str | None = None
+
+
+class Model:
+    """A model on one or several devices. It answers any number of requests at the same time; any thread may use it.
+
+        model = shoal.Model("model.gguf", devices="CPU0,CPU1", tensor_split="3,1", context=4096)
+        print(model.complete("In the beginning", max_tokens=16, temperature=0).text)
+
+    `path`: a GGUF file; hf_repo="OWNER/REPO:QUANT" names a model of the hub instead. `devices`: names such as "CUDA0,CUDA1". `tensor_split`: shares such as "3,1", or "auto".
+    `context`: number of tokens that all requests share; 0: the trained context. `parallel`: number of requests that run
+    at the same time. `progress`: called with loaded and total bytes. `flags`: other flags of `shoal serve`, such as
+    cache_type_k="q8_0". Raises ValueError, MemoryError or DeviceError. Ctrl-C stops the loading.
+    """
+
+    def __init__(self, path: str | PathLike[str] | None = None, *, devices: str | None = None, tensor_split: str | None = None,
+                 split_mode: str | None = None, context: int | None = None, parallel: int | None = None,
+                 threads: int | None = None, draft: int | None = None, progress: Progress | None = None, **flags: Any) -> None:
+        forward_messages()
+        os.environ.setdefault("SHOAL_PYTHON", sys.executable)  # downloads the model of hf_repo
+        options = {"model": None if path is None else text_of(path), "devices": devices, "tensor_split": tensor_split, "split_mode": split_mode,
+                   "context": context, "parallel": parallel, "threads": threads, "draft": draft, **flags}
+        self._engine: _shoal.Engine | None = _shoal.Engine(flags_of(options), progress)
+        self._submitter: Submitter | None = Submitter(self._engine)
+        self._process = os.getpid()
+        self._loops: dict[asyncio.AbstractEventLoop, LoopStreams] = {}
+
+    @property
+    def engine(self) -> _shoal.Engine:
+        """The engine of the C++ module. Raises RuntimeError after close(), and in a child process after a fork."""
+        if self._engine is None:
+            raise RuntimeError("the model is closed")
+        if os.getpid() != self._process:
+            raise RuntimeError("a fork has no threads of the model; load the model in the child process")
+        return self._engine
+
+    def close(self) -> None:
+        """Ends all requests and frees the memory."""
+        if self._engine is None or self._submitter is None:
+            return
+        for streams in self._loops.values():
+            streams.close()
+        self._loops.clear()
+        if "format" in self.__dict__:
+            self.format.close()
+            del self.format
+        self._engine.stop()
+        self._submitter.close()
+        self._engine = self._submitter = None
+
+    def __enter__(self) -> "Model":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def info(self) -> dict[str, Any]:
+        """Facts about the model: path, architecture, parameters, bytes, context, vocabulary and more."""
+        return self.engine.info()
+
+    def memory(self) -> list[dict[str, Any]]:
+        """Planned memory of each device, in bytes."""
+        return self.engine.devices()
+
+    def plan(self) -> str:
+        """The layouts and steps with which the devices generate one token."""
+        return self.engine.plan()
+
+    def stats(self) -> dict[str, int]:
+        """Numbers of requests and tokens since the model was loaded."""
+        return self.engine.stats()
+
+    def tokenize(self, text: str, *, special: bool = False, add_special: bool = True) -> list[int]:
+        """Token ids of a text. `special`: control tokens in the text are tokens. `add_special`: with BOS and EOS if the
+        model expects them."""
+        engine = self.engine
+        tokens = engine.encode([(text, special)])
+        if add_special:
+            return tokens
+        begin = 1 if engine.adds_bos and tokens[:1] == [engine.bos] else 0
+        end = -1 if engine.adds_eos and tokens[-1:] == [engine.eos] else None
+        return tokens[begin:end]
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Text of tokens. Control tokens have no text. Incomplete characters become U+FFFD."""
+        return self.engine.decode(list(tokens)).decode(errors="replace")
+
+    def generate(self, prompt: str | Sequence[int], *, grammar: tuple[str, Any] | None = None, **options: Any) -> Iterator[Piece]:
+        """Generates an answer piece by piece. Leaving the loop, or Ctrl-C, ends the request.
+
+        `options`: max_tokens, temperature, top_k, top_p, min_p, seed, stop, logprobs, logit_bias, repeat_penalty,
+        presence_penalty, frequency_penalty, repeat_last_n, ignore_end, priority and salt. `grammar`: a kind and a value,
+        such as ("json_schema", {...}) or ("regex", "[0-9]+")."""
+        matcher = self.format.grammars.compile(*grammar).matcher() if grammar else None
+        for output in stream(self._own(), self._tokens(prompt), matcher, **prepared(options)):
+            yield piece_of(output)
+
+    async def generate_async(self, prompt: str | Sequence[int], *, grammar: tuple[str, Any] | None = None,
+                             **options: Any) -> AsyncIterator[Piece]:
+        """Like generate(), for coroutines. Cancelling the coroutine ends the request."""
+        grammars = self.format.grammars if grammar else None
+        matcher = (await asyncio.to_thread(grammars.compile, *grammar)).matcher() if grammars and grammar else None
+        reader = Stream(self._loop_streams())
+        try:
+            reader.submit(self._tokens(prompt), matcher, **prepared(options))
+            while reader.unfinished:
+                for output in await reader.next():
+                    yield piece_of(output)
+        finally:
+            reader.close()
+
+    def complete(self, prompt: str | Sequence[int], **options: Any) -> Completion:
+        """Generates a whole answer. See generate()."""
+        result = Completion()
+        for piece in self.generate(prompt, **options):
+            result.text += piece.text
+            if piece.token >= 0:
+                result.tokens.append(piece.token)
+            if piece.logprob is not None:
+                result.logprobs.append(piece.logprob)
+            result.finish = piece.finish
+        return result
+
+    def score(self, prompt: str | Sequence[int]) -> list[float]:
+        """Log probabilities of the prompt's tokens, from its second token on."""
+        outputs = stream(self._own(), self._tokens(prompt), max_tokens=0, logprobs=1, list_prompt=True)
+        return [output.logprob for output in outputs if output.is_prompt and output.logprob is not None]
+
+    def session(self, context: int = 2048) -> _shoal.Session:
+        """A sequence of its own, with logits as NumPy arrays:
+
+            session = model.session()
+            session.evaluate(model.tokenize("In the beginning"))
+            session.logits()[-1].argmax()
+
+        It has its own KV cache of `context` tokens on the same devices. Raises MemoryError if the memory is too small."""
+        return _shoal.Session(self.engine, context)
+
+    def chat(self, messages: list[dict[str, Any]], *, tools: list[dict[str, Any]] | None = None, tool_choice: str = "auto",
+             schema: dict[str, Any] | None = None, variables: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+        """Answers a conversation. The result has the form of OpenAI's chat completions.
+
+        `messages` and `tools` have OpenAI's form. `schema`: a JSON schema of the answer. `variables`: variables of the
+        chat template. `options`: see generate()."""
+        from .server.chat import message_of  # the same form as the server's
+        from .server.chat_request import Message
+
+        begin = time.time()
+        prompt = self.format.prepare(messages, tools=tools, tool_choice=tool_choice, variables=variables,
+                                     schema=("json_schema", schema) if schema is not None else None)
+        options = {**prepared(options), **prompt.options()}
+        options["stop"] = [*options.get("stop", []), *prompt.stops]
+        parser, message, count, finish = prompt.parser(), Message(), 0, None
+        for output in stream(self._own(), prompt.tokens, prompt.new_matcher() if prompt.new_matcher else None, **options):
+            count += output.token >= 0
+            message.add(parser.push(output.text))
+            finish = piece_of(output).finish
+        message.add(parser.finish())
+        reason = "length" if finish in ("length", "context") else "tool_calls" if message.calls else "stop"
+        return {"id": "chatcmpl-" + secrets.token_hex(12), "object": "chat.completion", "created": int(begin),
+                "model": self.info()["name"],
+                "choices": [{"index": 0, "message": message_of(message), "finish_reason": reason, "logprobs": None}],
+                "usage": {"prompt_tokens": len(prompt.tokens), "completion_tokens": count,
+                          "total_tokens": len(prompt.tokens) + count}}
+
+    @functools.cached_property
+    def format(self) -> "ChatFormat":
+        """The chat template, the format of tool calls, and grammars."""
+        from .chat.format import ChatFormat
+
+        return ChatFormat(self.engine)
+
+    def _own(self) -> Submitter:
+        assert self.engine is not None and self._submitter is not None
+        return self._submitter
+
+    def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
+        return self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _loop_streams(self) -> LoopStreams:
+        loop = asyncio.get_running_loop()
+        for old in [one for one in self._loops if one.is_closed()]:
+            del self._loops[old]
+        if loop not in self._loops:
+            self._loops[loop] = LoopStreams(self._own(), loop)
+        return self._loops[loop]
+
+
+def prepared(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of Engine.submit(). Each answer has a random seed unless `seed` is given."""
+    result = {"seed": secrets.randbits(32), **options}
+    if isinstance(result.get("stop"), str):
+        result["stop"] = [result["stop"]]
+    if result.get("max_tokens") is None:
+        result["max_tokens"] = -1
+    return result
+
+
+def piece_of(output: _shoal.Output) -> Piece:
+    """Raises DeviceError or ValueError if the request has failed."""
+    if output.finish == "failed":
+        raise ValueError(output.error)
+    if output.finish == "cancelled":
+        raise RuntimeError("the model was closed")
+    return Piece(output.text, output.token, output.logprob, output.top, output.finish)

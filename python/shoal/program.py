@@ -1,0 +1,54 @@
+"""Runs the commands of the program `shoal` that print JSON, and returns their results as dicts.
+
+The keyword arguments are the flags of the command (docs/cli.md): plan("m.gguf", devices="CPU0,CPU1", tensor_split="3,1").
+Errors of the program become ValueError, with the message of the program.
+"""
+import json
+import os
+import subprocess
+import sys
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from .arguments import flags_of, text_of
+
+PROGRAM = Path(__file__).parent / "bin" / "shoal"
+
+
+def run(command: str, *arguments: str, **options: Any) -> Any:
+    """The JSON that a command prints with --output json. Progress bars appear if stderr is a terminal."""
+    line = [str(PROGRAM), command, *arguments, *flags_of(options), "--output", "json"]
+    environment = {**os.environ, "SHOAL_PYTHON": os.environ.get("SHOAL_PYTHON", sys.executable)}
+    done = subprocess.run(line, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode in (130, -2):
+        raise KeyboardInterrupt
+    if done.returncode != 0:
+        error = next((text for text in done.stderr.splitlines() if text.startswith("shoal: error: ")), done.stderr.strip())
+        raise ValueError(error.removeprefix("shoal: error: ") or f"{PROGRAM} {command} exited with {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def devices(**options: Any) -> Any:
+    """The devices of this machine."""
+    return run("devices", **options)
+
+
+def info(model: str | PathLike[str], **options: Any) -> Any:
+    """Describes a model file, and lists the devices that the model fits on."""
+    return run("info", "--model", text_of(model), **options)
+
+
+def plan(model: str | PathLike[str], **options: Any) -> Any:
+    """The layouts, steps and memory with which a model would run, and a prediction of its speed. Loads no weights."""
+    return run("plan", "--model", text_of(model), **options)
+
+
+def probe(**options: Any) -> Any:
+    """Measures the speed of the devices, and saves it for predictions."""
+    return run("probe", **options)
+
+
+def bench(model: str | PathLike[str], **options: Any) -> Any:
+    """Measures the speed of prompt processing and generation."""
+    return run("bench", "--model", text_of(model), **options)

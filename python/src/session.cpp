@@ -1,0 +1,63 @@
+// Session of the module: one sequence with its logits as NumPy arrays.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
+
+#include "models/session/session.h"
+#include "python/src/module.h"
+#include "tools/startup/service.h"
+
+namespace shoal::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using models::Session;
+using tools::Service;
+
+/// A session with the number of outputs of its latest evaluation.
+struct OpenSession {
+  OpenSession(const Service& service, int64_t context)
+      : session(service.model(), service.placement(), service.placement().init(), {.context = context}) {}
+  Session session;
+  int64_t outputs = 0;
+};
+
+void evaluate(OpenSession& self, const std::vector<int32_t>& tokens, int64_t outputs) {
+  self.outputs = 0;
+  self.session.evaluate(tokens, outputs);
+  self.session.synchronize();
+  self.outputs = outputs;
+}
+
+using Logits = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::c_contig>;
+
+/// The memory belongs to the session, which the array keeps alive.
+Logits logits(const nb::handle& owner) {
+  auto& self = nb::cast<OpenSession&>(owner);
+  const std::span<const float> values = self.session.logits();
+  const auto rows = static_cast<size_t>(self.outputs);
+  return Logits(values.data(), {rows, rows > 0 ? values.size() / rows : 0}, owner);
+}
+
+}  // namespace
+
+void bind_session(nb::module_& module) {
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<OpenSession>(module, "Session", "One sequence with its own KV cache. One thread at a time may use it.")
+      .def(nb::init<const Service&, int64_t>(), "engine"_a, "context"_a, nb::keep_alive<1, 2>(), Release())
+      .def("evaluate", &evaluate, "tokens"_a, "outputs"_a = 1, Release(),
+           "Appends tokens, and computes the logits of the last `outputs` tokens. ValueError if the context is full.")
+      .def("logits", &logits, nb::sig("def logits(self) -> numpy.typing.NDArray[numpy.float32]"),
+           "Logits of the latest evaluate(), f32 [outputs, vocabulary]: a read-only view of the session's memory. "
+           "The next evaluate() changes it.")
+      .def(
+          "rewind", [](OpenSession& self, int64_t position) { self.session.rewind(position); }, "position"_a, Release(),
+          "Removes all tokens from `position` on. ValueError if a recurrent layer has lost the state.")
+      .def_prop_ro(
+          "position", [](const OpenSession& self) { return self.session.position(); }, "Number of tokens.")
+      .def_prop_ro(
+          "context", [](const OpenSession& self) { return self.session.context(); }, "Maximum number of tokens.");
+}
+
+}  // namespace shoal::python

@@ -1,0 +1,351 @@
+"""Tests of models by name, with a hub on this host."""
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from local_hub import LocalHub
+from shoal import hub
+
+REPOSITORY = "owner/model"
+MIB = 1 << 20
+
+
+class Client:
+    """Runs `python -m shoal.hub` with a cache of its own."""
+
+    def __init__(self, cache: pathlib.Path, url: str) -> None:
+        self.cache = cache
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING_FACE_"))}
+        self.environment = {**kept, "HF_HOME": str(cache), "HF_ENDPOINT": url, "NO_PROXY": "127.0.0.1"}
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-P", "-m", "shoal.hub", *arguments]
+
+    def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command(*arguments), env={**self.environment, **variables}, capture_output=True,
+                              text=True, timeout=120, check=False)
+
+    def pull(self, name: str, **variables: str) -> pathlib.Path:
+        """Downloads a model without an error and returns the path."""
+        done = self.run("pull", name, **variables)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.count("\n") == 1
+        return pathlib.Path(done.stdout.rstrip("\n"))
+
+    def error(self, *arguments: str, code: int = 1, **variables: str) -> str:
+        """The error line of a command that fails."""
+        done = self.run(*arguments, **variables)
+        assert (done.returncode, done.stdout) == (code, "")
+        assert done.stderr.startswith("shoal: error: ") and done.stderr.count("\n") == 1, done.stderr
+        return done.stderr
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(self.command(*arguments), env=self.environment, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+
+    def blobs(self) -> list[pathlib.Path]:
+        return [path for path in self.cache.rglob("blobs/*") if path.is_file()]
+
+
+FILES: Mapping[str, bytes] = {
+    "model-Q8_0.gguf": b"8" * 3000,
+    "model-Q4_K_M.gguf": b"4" * 2000,
+    "model-UD-Q4_K_XL.gguf": b"u" * 2100,
+    "BF16/model-BF16-00001-of-00002.gguf": b"first",
+    "BF16/model-BF16-00002-of-00002.gguf": b"second",
+    "mmproj-F16.gguf": b"images",
+    "imatrix.gguf": b"matrix",
+    "README.md": b"text",
+}
+
+
+@pytest.fixture
+def server() -> Iterator[LocalHub]:
+    with LocalHub({REPOSITORY: FILES}) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: LocalHub, tmp_path: pathlib.Path) -> Client:
+    return Client(tmp_path / "cache", server.url)
+
+
+def chosen(files: list[str], quant: str | None = None) -> tuple[str, ...]:
+    """The files that are chosen if each file is one byte larger than the file before."""
+    return hub.choose("o/m", hub.models_of({file: 1000 + size for size, file in enumerate(files)}), quant).files
+
+
+@pytest.mark.parametrize("stem, quant", [
+    ("Llama-3.2-1B-Instruct-Q4_K_M", "Q4_K_M"), ("tiny-kjv-5m-q8_0", "Q8_0"), ("model.Q5_K_S", "Q5_K_S"),
+    ("ggml-model-f16", "F16"), ("Qwen3-8B-UD-Q4_K_XL", "UD-Q4_K_XL"), ("model_q4_0", "Q4_0"), ("m-IQ2_XXS", "IQ2_XXS"),
+    ("gpt-oss-20b-mxfp4", "MXFP4"), ("m-TQ1_0", "TQ1_0"), ("m-Q4_0_4_4", "Q4_0_4_4"), ("BF16/model", "BF16"),
+    ("BF16/model-Q8_0", "Q8_0"), ("Q4_0-experiments/model-Q6_K", "Q6_K"), ("m-Q4_K_M-imat", "Q4_K_M"),
+    ("m-Q4_K_M_v2", "Q4_K_M"), ("m-Q6_K_L", "Q6_K_L"), ("m-fp16", "FP16"), ("qwen2-7b", ""), ("model", ""), ("Q4", "Q4")])
+def test_quantization_of_a_file_name(stem: str, quant: str) -> None:
+    assert hub.quant_of(stem) == quant
+
+
+def test_choice_without_quantization_prefers_q4_k_m_then_q4_0_then_the_smallest() -> None:
+    assert chosen(["m-Q2_K.gguf", "m-Q4_0.gguf", "m-Q4_K_M.gguf"]) == ("m-Q4_K_M.gguf",)
+    assert chosen(["m-Q2_K.gguf", "m-Q4_0.gguf", "m-Q4_K_S.gguf"]) == ("m-Q4_0.gguf",)
+    assert chosen(["m-Q6_K.gguf", "m-Q8_0.gguf", "m-UD-Q4_K_M.gguf"]) == ("m-Q6_K.gguf",)
+    assert chosen(["model.gguf"]) == ("model.gguf",)
+
+
+def test_choice_ignores_case_and_folders() -> None:
+    files = ["m-Q4_0.gguf", "m-q8_0.gguf", "BF16/m-BF16.gguf"]
+    assert chosen(files, "Q8_0") == ("m-q8_0.gguf",)
+    assert chosen(files, "q4_0") == ("m-Q4_0.gguf",)
+    assert chosen(files, "bf16") == ("BF16/m-BF16.gguf",)
+
+
+def test_exact_quantization_goes_before_words_of_the_name() -> None:
+    files = ["m-UD-Q4_K_XL.gguf", "m-UD-Q4_K_M.gguf", "m-Q4_K_M.gguf"]
+    assert chosen(files, "Q4_K_M") == ("m-Q4_K_M.gguf",)
+    assert chosen(files, "UD-Q4_K_M") == ("m-UD-Q4_K_M.gguf",)
+    assert chosen(files, "Q4_K_XL") == ("m-UD-Q4_K_XL.gguf",)
+
+
+def test_part_of_a_type_is_no_word() -> None:
+    with pytest.raises(hub.HubError, match="has no quantization Q4; choose one of Q4_0, Q4_K_M$"):
+        chosen(["m-Q4_0.gguf", "m-Q4_K_M.gguf"], "Q4")
+    assert chosen(["m-Q4_0_4_4.gguf", "m-Q4_0.gguf"], "Q4_0") == ("m-Q4_0.gguf",)
+
+
+def test_projectors_and_importance_matrices_are_never_chosen() -> None:
+    others = ["mmproj-F16.gguf", "m-mmproj-BF16.gguf", "imatrix.gguf", "m.imatrix.gguf", "imatrix-Q8_0.gguf"]
+    assert chosen([*others, "m-F32.gguf"]) == ("m-F32.gguf",)
+    for quant in ("F16", "BF16", "Q8_0", "imatrix"):
+        with pytest.raises(hub.HubError, match="has no quantization"):
+            chosen([*others, "m-F32.gguf"], quant)
+    assert chosen(["m-imatrix-Q4_0.gguf", "z-Q8_0.gguf"], "Q4_0") == ("m-imatrix-Q4_0.gguf",)
+
+
+def test_ambiguous_choice_lists_files_and_quantizations() -> None:
+    files = ["a-7b-Q4_0.gguf", "b-13b-Q4_0.gguf", "a-7b-Q8_0.gguf"]
+    with pytest.raises(hub.HubError) as caught:
+        chosen(files)
+    assert str(caught.value) == ("o/m has 2 models of Q4_0: a-7b-Q4_0, b-13b-Q4_0; name one of these as o/m:FILE, or "
+                                 "another quantization: Q4_0, Q8_0")
+    assert chosen(files, "b-13b-Q4_0") == ("b-13b-Q4_0.gguf",)
+    assert chosen(["a-Q4_0.gguf", "a-Q4_0-v2.gguf"], "a-q4_0") == ("a-Q4_0.gguf",)
+
+
+def test_split_model_needs_all_parts() -> None:
+    parts = [f"m-Q8_0-0000{part}-of-00003.gguf" for part in (1, 2, 3)]
+    assert chosen([*parts, "m-F16.gguf"], "Q8_0") == tuple(parts)
+    with pytest.raises(hub.HubError, match="only 2 of the 3 files of m-Q8_0; choose another quantization: F16, Q8_0"):
+        chosen([parts[0], parts[2], "m-F16.gguf"], "Q8_0")
+
+
+def test_sizes_of_split_models_add_up() -> None:
+    files = {"a-Q8_0-00001-of-00002.gguf": 60, "a-Q8_0-00002-of-00002.gguf": 60, "a-F16.gguf": 100}
+    assert hub.choose("o/m", hub.models_of(files), None).files == ("a-F16.gguf",)
+
+
+def test_pull_prints_the_path_of_the_file(server: LocalHub, client: Client) -> None:
+    assert client.pull(REPOSITORY).read_bytes() == FILES["model-Q4_K_M.gguf"]
+    assert client.pull(f"{REPOSITORY}:q8_0").read_bytes() == FILES["model-Q8_0.gguf"]
+    assert client.pull(f"{REPOSITORY}:Q4_K_XL").read_bytes() == FILES["model-UD-Q4_K_XL.gguf"]
+    assert not server.downloads("mmproj-F16.gguf") + server.downloads("imatrix.gguf") + server.downloads("README.md")
+
+
+def test_pull_of_a_split_model_downloads_all_parts(client: Client) -> None:
+    first = client.pull(f"{REPOSITORY}:bf16")
+    assert first.name == "model-BF16-00001-of-00002.gguf"
+    second = first.with_name("model-BF16-00002-of-00002.gguf")
+    assert (first.read_bytes(), second.read_bytes()) == (b"first", b"second")
+
+
+def test_second_pull_downloads_nothing(server: LocalHub, client: Client) -> None:
+    assert client.pull(REPOSITORY) == client.pull(REPOSITORY)
+    assert len(server.downloads("model-Q4_K_M.gguf")) == 1
+
+
+def test_json_output_contains_path_or_error(client: Client) -> None:
+    done = client.run("pull", REPOSITORY, "--output", "json", "--no-progress")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert pathlib.Path(json.loads(done.stdout)["path"]).read_bytes() == FILES["model-Q4_K_M.gguf"]
+    done = client.run("pull", "owner/missing", "--output", "json")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "has no repository owner/missing" in json.loads(done.stdout)["error"]
+
+
+def test_python_function_returns_the_path(server: LocalHub, tmp_path: pathlib.Path) -> None:
+    client = Client(tmp_path, server.url)
+    script = "import shoal.hub; print(shoal.hub.pull('owner/model', progress=False).read_bytes()[:1])"
+    done = subprocess.run([sys.executable, "-P", "-c", script], env=client.environment, capture_output=True, text=True,
+                          check=True)
+    assert done.stdout == "b'4'\n"
+
+
+def test_broken_connection_is_resumed(tmp_path: pathlib.Path) -> None:
+    # huggingface_hub writes chunks of 10 MiB, so only whole chunks survive a broken connection.
+    data = os.urandom(25 * MIB)
+    with LocalHub({REPOSITORY: {"m-Q4_0.gguf": data}}) as server:
+        server.breaks = [15 * MIB, 12 * MIB]
+        assert Client(tmp_path, server.url).pull(REPOSITORY).read_bytes() == data
+        assert server.downloads("m-Q4_0.gguf") == ["", f"bytes={10 * MIB}-", f"bytes={20 * MIB}-"]
+
+
+def test_offline_mode_uses_the_cache_without_requests(server: LocalHub, client: Client) -> None:
+    path = client.pull(f"{REPOSITORY}:Q8_0")
+    server.requests.clear()
+    assert client.pull(f"{REPOSITORY}:q8_0", HF_HUB_OFFLINE="1") == path
+    assert client.pull(REPOSITORY, HF_HUB_OFFLINE="1") == path
+    line = client.error("pull", f"{REPOSITORY}:Q4_K_M", HF_HUB_OFFLINE="1")
+    assert "owner/model is not in the cache" in line and line.endswith("unset HF_HUB_OFFLINE\n")
+    assert not server.requests
+
+
+def test_cache_is_used_while_the_hub_cannot_be_reached(server: LocalHub, client: Client) -> None:
+    path = client.pull(f"{REPOSITORY}:Q8_0")
+    server.status = 503
+    assert client.pull(f"{REPOSITORY}:Q8_0") == path
+    assert "answered owner/model with status 503; try again later" in client.error("pull", f"{REPOSITORY}:BF16")
+    server.__exit__(None, None, None)
+    assert client.pull(f"{REPOSITORY}:Q8_0") == path
+    assert f"{server.url} cannot be reached (" in client.error("pull", "owner/other")
+
+
+def test_incomplete_split_model_in_the_cache_is_not_used(server: LocalHub, client: Client) -> None:
+    first = client.pull(f"{REPOSITORY}:BF16")
+    first.with_name("model-BF16-00002-of-00002.gguf").unlink()
+    assert "is not in the cache" in client.error("pull", f"{REPOSITORY}:BF16", HF_HUB_OFFLINE="1")
+    assert json.loads(client.run("list", "--output", "json").stdout)["models"] == []
+    assert client.pull(f"{REPOSITORY}:BF16") == first
+
+
+def test_token_opens_gated_and_private_repositories(server: LocalHub, client: Client) -> None:
+    server.token, server.gated = "hf_secret", {REPOSITORY}
+    line = client.error("pull", REPOSITORY)
+    assert f"owner/model is gated; accept its terms at {server.url}/owner/model, and set HF_TOKEN" in line
+    assert "refuses the token for owner/model; check HF_TOKEN" in client.error("pull", REPOSITORY, HF_TOKEN="hf_wrong")
+    assert client.pull(REPOSITORY, HF_TOKEN="hf_secret").read_bytes() == FILES["model-Q4_K_M.gguf"]
+    server.private = {REPOSITORY}
+    assert "or it is private; check the name, or set HF_TOKEN" in client.error("pull", REPOSITORY)
+    assert client.pull(f"{REPOSITORY}:Q8_0", HF_TOKEN="hf_secret").read_bytes() == FILES["model-Q8_0.gguf"]
+
+
+def test_missing_models_are_one_line(tmp_path: pathlib.Path) -> None:
+    with LocalHub({"owner/text": {"README.md": b"x", "mmproj-F16.gguf": b"y"}, "owner/one": {"m-Q8_0.gguf": b"z"}}) as server:
+        client = Client(tmp_path, server.url)
+        assert "has no repository owner/missing" in client.error("pull", "owner/missing")
+        assert "owner/text contains no GGUF model; name a repository with GGUF" in client.error("pull", "owner/text")
+        assert "owner/one has no quantization Q4_0; choose one of Q8_0" in client.error("pull", "owner/one:Q4_0")
+        assert "'owner' is not OWNER/REPO or OWNER/REPO:QUANT" in client.error("pull", "owner")
+        assert "is not the name of a repository" in client.error("pull", "owner/a..b")
+        assert "the following arguments are required: OWNER/REPO" in client.error("pull", code=2)
+
+
+def test_wrong_endpoints_are_one_line(server: LocalHub, client: Client) -> None:
+    for url in ("nonsense", "http://127.0.0.1:1", "ftp://127.0.0.1"):
+        assert f"shoal: error: {url} cannot be reached (" in client.error("pull", REPOSITORY, HF_ENDPOINT=url)
+    line = client.error("pull", REPOSITORY, HF_ENDPOINT=server.url + "/other")
+    assert "answered owner/model with status 404" in line and line.endswith("check HF_ENDPOINT\n")
+
+
+def test_full_disk_is_found_before_the_download(server: LocalHub, client: Client) -> None:
+    server.sizes["model-Q8_0.gguf"] = 1 << 60
+    line = client.error("pull", f"{REPOSITORY}:Q8_0")
+    assert re.search(r"owner/model:Q8_0 needs 1048576\.0 TiB, but the disk of .* has .* left; free space, or set HF_HOME",
+                     line)
+    assert not server.downloads("model-Q8_0.gguf")
+
+
+def test_cache_that_cannot_be_written_is_one_line(client: Client) -> None:
+    client.cache.mkdir()
+    (client.cache / "hub").write_text("a file in place of the folder")
+    assert "check HF_HOME" in client.error("pull", REPOSITORY)
+    assert "check HF_HOME" in client.error("list")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_a_download_in_order(tmp_path: pathlib.Path, number: signal.Signals) -> None:
+    files = {"m-Q8_0-00001-of-00002.gguf": b"first", "m-Q8_0-00002-of-00002.gguf": bytes(30 * MIB)}
+    with LocalHub({REPOSITORY: files}) as server:
+        client = Client(tmp_path, server.url)
+        server.delay = 0.02
+        child = client.start("pull", REPOSITORY)
+        deadline = time.monotonic() + 60
+        while not server.downloads("m-Q8_0-00002-of-00002.gguf") and time.monotonic() < deadline:
+            time.sleep(0.02)
+        child.send_signal(number)
+        assert child.communicate(timeout=30) == ("", "")
+        assert child.returncode == 128 + number
+        assert [blob.read_bytes() for blob in client.blobs()] == [b"first"], "complete files remain, partial files do not"
+        server.delay = 0
+        client.pull(REPOSITORY)
+        assert len(server.downloads("m-Q8_0-00001-of-00002.gguf")) == 1
+
+
+def test_progress_appears_only_on_terminals(server: LocalHub, client: Client) -> None:
+    def stderr_of(*arguments: str) -> str:
+        main, other = pty.openpty()
+        termios.tcsetwinsize(other, (24, 80))  # a terminal without a width shows no bar
+        done = subprocess.run(client.command(*arguments), env=client.environment, stdout=subprocess.DEVNULL,
+                              stderr=other, check=True)
+        os.close(other)
+        text = b""
+        try:
+            while piece := os.read(main, 4096):
+                text += piece
+        except OSError:  # the end of a terminal without writers
+            pass
+        os.close(main)
+        assert done.returncode == 0
+        return text.decode()
+    assert "100%" in stderr_of("pull", f"{REPOSITORY}:Q8_0")
+    assert stderr_of("pull", f"{REPOSITORY}:Q4_K_M", "--no-progress") == ""
+
+
+def test_list_names_models_as_pull_accepts_them(client: Client) -> None:
+    paths = {client.pull(f"{REPOSITORY}:{quant}") for quant in ("Q8_0", "BF16", "UD-Q4_K_XL")}
+    listed = json.loads(client.run("list", "--output", "json").stdout)
+    assert listed["cache"] == str(client.cache / "hub")
+    assert [(model["name"], model["quantization"], model["bytes"]) for model in listed["models"]] == [
+        ("owner/model:BF16", "BF16", 11), ("owner/model:Q8_0", "Q8_0", 3000),
+        ("owner/model:UD-Q4_K_XL", "UD-Q4_K_XL", 2100)]
+    assert {pathlib.Path(model["path"]) for model in listed["models"]} == paths
+    for model in listed["models"]:
+        assert str(client.pull(model["name"])) == model["path"]
+        used = time.strptime(model["last_used"], "%Y-%m-%dT%H:%M:%SZ")
+        assert abs(time.mktime(used) - time.mktime(time.gmtime())) < 3600
+
+
+def test_list_names_files_of_equal_quantization_apart(tmp_path: pathlib.Path) -> None:
+    with LocalHub({REPOSITORY: {"a-Q4_0.gguf": b"a", "b-Q4_0.gguf": b"b", "plain.gguf": b"p"}}) as server:
+        client = Client(tmp_path, server.url)
+        for name in ("a-Q4_0", "b-Q4_0", "plain"):
+            client.pull(f"{REPOSITORY}:{name}")
+        models = json.loads(client.run("list", "--output", "json").stdout)["models"]
+        assert [model["name"] for model in models] == [f"owner/model:{name}" for name in ("a-Q4_0", "b-Q4_0", "plain")]
+        assert [model["quantization"] for model in models] == ["Q4_0", "Q4_0", None]
+        assert [client.pull(model["name"]).read_bytes() for model in models] == [b"a", b"b", b"p"]
+
+
+def test_list_prints_a_table(client: Client) -> None:
+    path = client.pull(f"{REPOSITORY}:Q8_0")
+    head, row = client.run("list").stdout.splitlines()
+    assert head.split() == ["name", "quantization", "size", "last", "use", "path"]
+    assert re.fullmatch(rf"owner/model:Q8_0  Q8_0          2\.9 KiB  \d{{4}}-\d\d-\d\d \d\d:\d\d  {re.escape(str(path))}",
+                        row)
+
+
+def test_list_of_an_empty_cache_says_how_to_download(client: Client) -> None:
+    done = client.run("list")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"no models in {client.cache}/hub; download one with `shoal pull OWNER/REPO`\n"
+    assert json.loads(client.run("list", "--output", "json").stdout)["models"] == []

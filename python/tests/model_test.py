@@ -1,0 +1,251 @@
+"""The class Model, and the functions that run the program."""
+import asyncio
+import gc
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+shoal = pytest.importorskip("shoal", reason="the compiled module is missing; build it first", exc_type=ModuleNotFoundError)
+
+PROMPT = "In the beginning"
+GREEDY = {"temperature": 0, "max_tokens": 16}
+
+
+@pytest.fixture(scope="module")
+def model(model_path: Path) -> Iterator["shoal.Model"]:
+    with shoal.Model(model_path, devices="CPU0,CPU1", tensor_split="3,1", context=2048) as loaded:
+        yield loaded
+
+
+def test_text_equals_text_of_the_program(model: "shoal.Model", model_path: Path) -> None:
+    options = {"prompt": PROMPT, "predict": 16, "temp": 0, "devices": "CPU0,CPU1", "tensor_split": "3,1"}
+    expected = shoal.program.run("run", "--model", str(model_path), **options)
+    completion = model.complete(PROMPT, **GREEDY)
+    assert completion.text == expected["text"]
+    assert completion.tokens == expected["tokens"]
+    assert completion.finish == "length"
+
+
+def test_pieces_are_the_text(model: "shoal.Model") -> None:
+    pieces = list(model.generate(PROMPT, **GREEDY))
+    assert "".join(piece.text for piece in pieces) == model.complete(PROMPT, **GREEDY).text
+    assert [piece.finish for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
+
+
+def test_stop_string_ends_the_answer(model: "shoal.Model") -> None:
+    whole = model.complete(PROMPT, **GREEDY).text
+    assert " the" in whole
+    completion = model.complete(PROMPT, stop=" the", **GREEDY)
+    assert completion.text == whole[:whole.index(" the")]
+    assert completion.finish == "stop"
+
+
+def test_equal_seeds_give_equal_answers(model: "shoal.Model") -> None:
+    first, second, other = (model.complete(PROMPT, seed=seed, temperature=1.0, max_tokens=24).tokens for seed in (7, 7, 8))
+    assert first == second != other
+
+
+def test_logprobs_are_normalised(model: "shoal.Model") -> None:
+    size = model.info()["vocabulary"]
+    pieces = [piece for piece in model.generate(PROMPT, logprobs=size, **GREEDY) if piece.token >= 0]
+    for piece in pieces:
+        assert math.isclose(sum(math.exp(value) for _, value in piece.top), 1, rel_tol=1e-4)
+        assert dict(piece.top)[piece.token] == piece.logprob == piece.top[0][1]
+
+
+def test_score_equals_logprobs_of_generation(model: "shoal.Model") -> None:
+    completion = model.complete(PROMPT, logprobs=1, **GREEDY)
+    prompt = model.tokenize(PROMPT)
+    scores = model.score(prompt + completion.tokens)
+    assert len(scores) == len(prompt) + len(completion.tokens) - 1
+    assert scores[len(prompt) - 1:] == pytest.approx(completion.logprobs, abs=1e-3)
+
+
+def test_logits_of_a_session_are_views(model: "shoal.Model") -> None:
+    np = pytest.importorskip("numpy")
+    prompt = model.tokenize(PROMPT)
+    session = model.session(256)
+    session.evaluate(prompt, outputs=len(prompt))
+    logits = session.logits()
+    assert logits.shape == (len(prompt), model.info()["vocabulary"]) and logits.dtype == np.float32
+    assert not logits.flags.writeable and not logits.flags.owndata
+    assert np.shares_memory(logits, session.logits())
+    normalised = logits - np.log(np.exp(logits.astype(np.float64)).sum(axis=1, keepdims=True))
+    assert [normalised[i, token] for i, token in enumerate(prompt[1:])] == pytest.approx(model.score(PROMPT), abs=1e-3)
+    tokens = []
+    for _ in range(16):
+        tokens.append(int(session.logits()[-1].argmax()))
+        session.evaluate(tokens[-1:])
+    assert tokens == model.complete(PROMPT, **GREEDY).tokens
+    session.rewind(len(prompt))
+    assert session.position == len(prompt)
+    del session
+    gc.collect()
+    assert logits[0, 0] == logits[0, 0]  # the array keeps the session alive
+    with pytest.raises(ValueError, match="context"):
+        model.session(8).evaluate(prompt + prompt)
+
+
+def test_tokens_of_a_text_give_the_text(model: "shoal.Model") -> None:
+    text = "Jesus wept. ü 漢 \U0001f600\n"
+    assert model.detokenize(model.tokenize(text)) == text
+    assert model.tokenize(text, add_special=False) == model.tokenize(text)[1:]
+
+
+def test_grammar_restricts_the_answer(model: "shoal.Model") -> None:
+    for seed in range(4):
+        assert model.complete(PROMPT, grammar=("regex", "[0-9]{3}x"), seed=seed).text[3:] == "x"
+    with pytest.raises(ValueError, match="regex grammar is invalid"):
+        model.complete(PROMPT, grammar=("regex", "("))
+
+
+def test_chat_answers_in_the_form_of_openai(model: "shoal.Model") -> None:
+    answer = model.chat([{"role": "user", "content": "hello"}], **GREEDY)
+    choice = answer["choices"][0]
+    assert choice["message"]["role"] == "assistant" and choice["message"]["content"]
+    assert answer["usage"]["completion_tokens"] == 16 and choice["finish_reason"] == "length"
+
+
+def test_chat_calls_a_required_tool(model: "shoal.Model") -> None:
+    parameters = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"]}
+    tool = {"type": "function", "function": {"name": "count", "parameters": parameters}}
+    choice = model.chat([{"role": "user", "content": "count"}], tools=[tool], tool_choice="required", seed=1)["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "count"
+
+
+def test_many_threads_share_a_model(model: "shoal.Model") -> None:
+    expected = {text: model.complete(text, **GREEDY).tokens for text in ("And the LORD", "Then said he", PROMPT)}
+    results: list[bool] = []
+
+    def ask(text: str) -> None:
+        for _ in range(3):
+            results.append(model.complete(text, **GREEDY).tokens == expected[text])
+
+    threads = [threading.Thread(target=ask, args=(text,)) for text in expected for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 18
+
+
+async def test_coroutines_share_a_model(model: "shoal.Model") -> None:
+    expected = model.complete(PROMPT, **GREEDY).text
+
+    async def ask() -> str:
+        return "".join([piece.text async for piece in model.generate_async(PROMPT, **GREEDY)])
+
+    assert await asyncio.gather(*(ask() for _ in range(6))) == [expected] * 6
+
+
+async def test_cancelled_coroutine_ends_its_request(model: "shoal.Model") -> None:
+    async def ask() -> None:
+        async for _ in model.generate_async(PROMPT, temperature=0, ignore_end=True):
+            pass
+
+    task = asyncio.create_task(ask())
+    await asyncio.sleep(0.1)
+    assert model.stats()["running"] == 1
+    task.cancel()
+    await wait_until_idle(model)
+
+
+async def wait_until_idle(model: "shoal.Model") -> None:
+    end = time.monotonic() + 10
+    while model.stats()["running"] + model.stats()["waiting"] > 0:
+        assert time.monotonic() < end, "the request still runs"
+        await asyncio.sleep(0.02)
+
+
+async def test_left_loop_ends_its_request(model: "shoal.Model") -> None:
+    for _ in model.generate(PROMPT, temperature=0, ignore_end=True):
+        break
+    gc.collect()
+    await wait_until_idle(model)
+
+
+def test_errors_are_standard_exceptions(model: "shoal.Model", model_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot open the model file"):
+        shoal.Model("/nonexistent.gguf")
+    with pytest.raises(ValueError, match="there is no flag --tensor-splat"):
+        shoal.Model(model_path, tensor_splat="1,1")
+    with pytest.raises(ValueError, match="context holds 2048 tokens"):
+        model.complete("x" * 20000)
+    with pytest.raises(ValueError, match="top_p"):
+        model.complete(PROMPT, top_p=2.0)
+    with pytest.raises(TypeError, match="temprature"):
+        model.complete(PROMPT, temprature=1.0)
+    with pytest.raises(MemoryError):
+        shoal.Model(model_path, devices="CPU0", context=2**30, cache_type_k="f32", cache_type_v="f32")
+
+
+def test_progress_reports_all_bytes_and_can_stop(model_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    shoal.Model(model_path, devices="CPU0", context=512, progress=lambda done, total: seen.append((done, total))).close()
+    assert seen[-1][0] == seen[-1][1] > 5_000_000
+
+    def stop(_: int, __: int) -> None:
+        raise KeyError("stopped")
+
+    with pytest.raises(KeyError, match="stopped"):
+        shoal.Model(model_path, devices="CPU0", context=512, progress=stop)
+
+
+def test_closed_model_refuses_requests(model_path: Path) -> None:
+    loaded = shoal.Model(model_path, devices="CPU0", context=512)
+    pieces = loaded.generate(PROMPT, temperature=0, ignore_end=True)
+    next(pieces)
+    loaded.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        list(pieces)
+    with pytest.raises(RuntimeError, match="closed"):
+        loaded.complete(PROMPT)
+
+
+def test_fork_refuses_requests(model: "shoal.Model") -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            model.tokenize("x")
+        except RuntimeError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_interrupt_stops_generation(model_path: Path) -> None:
+    code = (f"import shoal\nmodel = shoal.Model({str(model_path)!r}, devices='CPU0', context=100000)\n"
+            "for piece in model.generate('In', ignore_end=True, temperature=0): print('.', flush=True)\n")
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == ".\n"
+    begin = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    _, error = child.communicate(timeout=20)
+    assert "KeyboardInterrupt" in error
+    assert time.monotonic() - begin < 10
+
+
+def test_import_takes_little_time() -> None:
+    code = "import time; begin = time.perf_counter(); import shoal; print(time.perf_counter() - begin)"
+    times = [float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) for _ in range(5)]
+    assert min(times) < 0.3
+
+
+def test_functions_return_the_json_of_the_program(model_path: Path) -> None:
+    assert "CPU0" in [device["name"] for device in shoal.devices()["devices"]]
+    plan = shoal.plan(model_path, devices="CPU0,CPU1", tensor_split="3,1", context=512)
+    assert plan["context"] == 512 and [entry["device"] for entry in plan["memory"]] == ["CPU0", "CPU1"]
+    assert shoal.info(model_path)
+    assert shoal.bench(model_path, devices="CPU0", n_prompt=8, n_gen=4, repetitions=1)
+    with pytest.raises(ValueError, match="CPU99"):
+        shoal.plan(model_path, devices="CPU99")
