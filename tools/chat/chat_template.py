@@ -22,7 +22,10 @@ message text, so nothing becomes a control token by mistake. The rendered text a
 
 Templates come from untrusted files, so jinja2's sandbox keeps them away from the system. Arguments limit this process:
 
-    chat_template.py [SECONDS MIB]      processor time and memory
+    chat_template.py [SECONDS MIB]           processor time and memory
+    chat_template.py --loop SECONDS MIB      the same, with the time limit for each request
+
+With --loop, standard input has one request per line, and the answers are written in the same order, one per line.
 """
 import datetime
 import functools
@@ -57,6 +60,17 @@ OWN, FOREIGN = b"\1", b"\0"  # OWN: the template wrote the character; FOREIGN: a
 
 class TooLong(Exception):
     pass
+
+
+class Clock:
+    """The time that templates see. Compiled templates are kept, so each request sets the clock."""
+    now = datetime.datetime.now()
+
+    def strftime(self, text):
+        return self.now.strftime(text)
+
+
+CLOCK = Clock()
 
 
 class Text(str):
@@ -330,12 +344,12 @@ def whole(text):
 
 
 @functools.lru_cache
-def compiled(template, time):
+def compiled(template):
     if len(template) > LONGEST_TEMPLATE:
         raise TooLong
     # Compiled templates call this function by name for the operator `~`.
     jinja2.runtime.str_join = lambda pieces: concat(map(str, pieces))
-    return make_tracking_environment(time).from_string(template)
+    return make_tracking_environment(CLOCK).from_string(template)
 
 
 def with_empty_tools(request):
@@ -381,7 +395,8 @@ def wants_parts(template, request):
 
 def render(request):
     """Renders the prompt. If the template fails, renders the prompt again with a changed request."""
-    template = compiled(request["template"], time_of(request))
+    template = compiled(request["template"])
+    CLOCK.now = time_of(request)
     if wants_parts(template, request):
         return parts_of(template.render(variables_of(with_parts(request))))
     try:
@@ -406,34 +421,59 @@ def one_line(error):
 
 
 def limit_process(seconds, mebibytes):
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    limit_time(seconds)
     resource.setrlimit(resource.RLIMIT_AS, (mebibytes << 20, mebibytes << 20))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def main():
-    if len(sys.argv) == 3:
-        limit_process(int(sys.argv[1]), int(sys.argv[2]))
+def limit_time(seconds):
+    """Limits the processor time that this process may use from now on."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(usage.ru_utime + usage.ru_stime) + seconds, hard))
+
+
+def answer_to(text):
+    """Returns the answer to a request in JSON as one line. ASCII does not depend on the locale and can represent lone
+    surrogates."""
     try:
-        answer = {"parts": render(json.load(sys.stdin))}
+        return json.dumps({"parts": render(json.loads(text))})
     except jinja2.exceptions.TemplateSyntaxError as error:
-        answer = {"error": f"is not valid Jinja: {one_line(error.message)} (line {error.lineno})"}
+        reason = f"is not valid Jinja: {one_line(error.message)} (line {error.lineno})"
     except jinja2.exceptions.SecurityError as error:
-        answer = {"error": f"is not allowed to do this: {one_line(error)}"}
+        reason = f"is not allowed to do this: {one_line(error)}"
     except jinja2.exceptions.UndefinedError as error:
-        answer = {"error": f"fails: {one_line(error)}"}
+        reason = f"fails: {one_line(error)}"
     except jinja2.exceptions.TemplateError as error:
-        answer = {"error": f"refuses the conversation: {one_line(error)}"}
+        reason = f"refuses the conversation: {one_line(error)}"
     except TooLong:
-        answer = {"error": f"is longer than 1 MiB or prints more than {LONGEST_OUTPUT >> 20} MiB"}
+        reason = f"is longer than 1 MiB or prints more than {LONGEST_OUTPUT >> 20} MiB"
     except MemoryError:
-        answer = {"error": "takes too much memory"}
+        reason = "takes too much memory"
     except RecursionError:
-        answer = {"error": "is nested too deeply"}
+        reason = "is nested too deeply"
     except Exception as error:  # pylint: disable=broad-exception-caught  # templates may raise any exception
-        answer = {"error": f"fails: {type(error).__name__}: {one_line(error)}"}
-    # ASCII output does not depend on the locale and can represent lone surrogates.
-    sys.stdout.write(json.dumps(answer))
+        reason = f"fails: {type(error).__name__}: {one_line(error)}"
+    return json.dumps({"error": reason})
+
+
+def answer_all(seconds):
+    """Answers each line of standard input until its end."""
+    for line in sys.stdin.buffer:
+        limit_time(seconds)
+        sys.stdout.write(answer_to(line) + "\n")
+        sys.stdout.flush()
+
+
+def main():
+    loops = sys.argv[1:2] == ["--loop"]
+    limits = [int(argument) for argument in sys.argv[1 + loops:]]
+    if limits:
+        limit_process(*limits)
+    if loops:
+        answer_all(limits[0])
+    else:
+        sys.stdout.write(answer_to(sys.stdin.read()))
 
 
 if __name__ == "__main__":
