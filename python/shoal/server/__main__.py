@@ -1,0 +1,89 @@
+"""python -m shoal.server JSON: runs the server. `shoal serve` writes the JSON (tools/commands/serve.cpp)."""
+import logging
+import os
+import sys
+
+import uvicorn
+
+from .. import _shoal
+from ..messages import forward_messages
+from . import app as application
+from .backend import Backend
+from .settings import Settings, parse
+
+BACKLOG = 256  # number of connections that wait to be accepted
+KEEP_ALIVE_SECONDS = 75
+SHUTDOWN_SECONDS = 30  # for requests that still run after Ctrl-C
+
+
+class UvicornServer(uvicorn.Server):
+    """Prints the address when the server listens."""
+
+    def __init__(self, config: uvicorn.Config, settings: Settings) -> None:
+        super().__init__(config)
+        self._settings = settings
+
+    async def startup(self, sockets: list[object] | None = None) -> None:
+        await super().startup(sockets)  # type: ignore[arg-type]
+        if not self.started:
+            return
+        port = self.servers[0].sockets[0].getsockname()[1]
+        scheme = "https" if self._settings.ssl_certfile else "http"
+        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        print(f"shoal: listening on {scheme}://{host}:{port}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="shoal: %(message)s", stream=sys.stderr)
+    forward_messages()
+    _shoal.report_truncated_mappings()
+    try:
+        settings = parse(sys.argv[1])
+    except (ValueError, OSError, IndexError, KeyError, TypeError) as error:
+        return report(f"the settings of the server are wrong: {error}; start it with `shoal serve`")
+    failures: list[str] = []
+
+    def load() -> Backend:
+        backend = Backend(settings, _shoal.Engine(settings.model))
+        backend.on_failure = stop_with(failures, server)
+        logging.info("the model %s is ready", backend.name)
+        return backend
+
+    state = application.Server(settings, load)
+    config = uvicorn.Config(
+        application.build(state), host=settings.host, port=settings.port, log_level="warning", access_log=False,
+        backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        ssl_certfile=settings.ssl_certfile, ssl_keyfile=settings.ssl_keyfile, server_header=False, h11_max_incomplete_event_size=65536)
+    server = UvicornServer(config, settings)
+    state.on_load_error = stop_with(failures, server, "")
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit:  # uvicorn could not listen, and has logged the reason
+        return 1
+    if state.load_error is not None:
+        return report(str(state.load_error) or type(state.load_error).__name__)
+    return report(failures[0]) if failures else 0
+
+
+def stop_with(failures: list[str], server: uvicorn.Server, fixed: str | None = None):  # noqa: ANN201
+    """A function that stops the server because of a failure."""
+
+    def stop(failure: str = "") -> None:
+        if fixed is None:
+            failures.append(f"a device has failed: {failure}")
+        server.should_exit = True
+
+    return stop
+
+
+def report(message: str) -> int:
+    print("shoal: error: " + " ".join(message.split()), file=sys.stderr, flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code) if code not in (0, 130) else sys.exit(code)

@@ -1,0 +1,112 @@
+"""The model behind the server: its engine, its chat format, and the limits of requests."""
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from .. import _shoal
+from ..chat.format import ChatFormat
+from ..streams import LoopStreams, Submitter
+from .errors import ApiError
+from .metrics import Metrics
+from .settings import Settings
+
+LOG = logging.getLogger("shoal")
+
+
+class Backend:
+    """One loaded model. Only the event loop uses it."""
+
+    def __init__(self, settings: Settings, engine: _shoal.Engine) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.info = engine.info()
+        self.submitter = Submitter(engine)
+        self.name = settings.alias or Path(self.info["path"]).stem
+        self.created = int(time.time())
+        self.fingerprint = f"b{_shoal.version}-{_shoal.commit}"
+        self.context = min(settings.limits.request_tokens or self.info["context"], self.info["context"])
+        self.chat = ChatFormat(engine, settings.template, settings.template_name, settings.template_vars)
+        self.metrics = Metrics(self)
+        self.unfinished = 0  # number of admitted requests
+        self.on_failure: Callable[[str], None] = LOG.critical
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.streams = LoopStreams(self.submitter, loop)
+
+    def close(self) -> None:
+        self.streams.close()
+        self.engine.stop()
+        self.submitter.close()
+        self.chat.close()
+
+    def check_prompt(self, prompt: list[int]) -> None:
+        if not prompt:
+            raise ApiError(400, "the prompt has no tokens; send at least one character")
+        if len(prompt) >= self.context:
+            raise ApiError(400, f"the prompt has {len(prompt)} tokens, which exceeds the available context size of "
+                           f"{self.context} tokens; send a shorter prompt, or start the server with a larger context (-c)",
+                           kind="exceed_context_size_error", n_prompt_tokens=len(prompt), n_ctx=self.context)
+
+    @contextlib.contextmanager
+    def admitted(self, count: int) -> Iterator[None]:
+        """Counts requests while they run or wait. Raises ApiError 429 if the queue is full, and 503 after a failure."""
+        if failure := self.engine.failure():
+            raise ApiError(503, f"a device has failed: {failure}", retry_after=10)
+        limit = self.info["parallel"] + self.settings.limits.queue
+        if self.unfinished + count > limit and self.unfinished > 0:
+            seconds = math.ceil(self.metrics.mean_seconds() * (self.unfinished / self.info["parallel"]))
+            raise ApiError(429, f"{self.unfinished} requests are running or waiting, which is the limit; try again later",
+                           retry_after=min(max(seconds, 1), 60))
+        self.unfinished += count
+        try:
+            yield
+        finally:
+            self.unfinished -= count
+
+    def fail_request(self, error: str) -> None:
+        """Raises the error of a request. A failed device ends the server."""
+        if failure := self.engine.failure():
+            self.on_failure(failure)
+            raise ApiError(500, f"a device has failed: {failure}")
+        raise ApiError(400, error)
+
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Tokens of a text. `parse_special`: control tokens in the text are tokens."""
+        tokens = self.engine.encode([(text, parse_special)])
+        if add_special:
+            return tokens
+        begin = 1 if self.engine.adds_bos and tokens[:1] == [self.engine.bos] else 0
+        end = -1 if self.engine.adds_eos and tokens[-1:] == [self.engine.eos] else None
+        return tokens[begin:end]
+
+    def piece(self, token: int) -> bytes:
+        """Bytes of a token, also of a control token."""
+        return self.engine.decode([token], whole=False) or self.engine.piece(token)
+
+    def status(self) -> dict[str, Any]:
+        """The live view of the page at / (GET /status)."""
+        stats, info = self.engine.stats(), self.info
+        shares = self.engine.shares()
+        devices = self.engine.devices()
+        total = sum(shares) or 1
+        if len(shares) != len(devices):  # even shares
+            shares, total = [1] * len(devices), len(devices)
+        prompt, generation = self.metrics.rates()
+        prompts = stats["prompt_tokens"] + stats["cached_tokens"]
+        return {
+            "model": {"name": self.name, "architecture": info["architecture"], "parameters": info["parameters"],
+                      "bytes": info["bytes"], "context": self.context},
+            "devices": [{**device, "share": share / total} for device, share in zip(devices, shares, strict=True)],
+            "rates": {"prompt": prompt, "generation": generation},
+            "requests": {"running": stats["running"], "waiting": stats["waiting"], "limit": info["parallel"]},
+            "cache": {"tokens": info["cache_tokens"], "used": stats["used_tokens"],
+                      "hit_rate": stats["cached_tokens"] / prompts if prompts else 0.0},
+            "uptime": time.time() - self.created,
+            "version": _shoal.version,
+        }

@@ -1,0 +1,141 @@
+"""Runs the requests of one HTTP request: a prompt and one or more answers."""
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .._shoal import Output
+from ..streams import Matcher, Stream
+from .errors import ApiError
+from .parameters import Parameters
+
+if TYPE_CHECKING:
+    from .backend import Backend
+
+# Reasons of the engine -> finish_reason of OpenAI.
+REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
+
+
+@dataclass
+class Answer:
+    """What is known of one answer."""
+    index: int
+    tokens: list[int] = field(default_factory=list)
+    finish: str | None = None  # of the engine: end, stop, length, context
+    cached_tokens: int = 0
+    first: float = 0.0  # when the first token arrived, and the last
+    last: float = 0.0
+
+    @property
+    def reason(self) -> str | None:
+        return REASONS.get(self.finish or "")
+
+
+class Generation:
+    """An asynchronous iterator over (answer, outputs). Ends its requests if the reader stops."""
+
+    def __init__(self, backend: "Backend", prompt: list[int], parameters: Parameters,
+                 new_matcher: Callable[[], Matcher] | None = None, **options: Any) -> None:
+        self.backend = backend
+        self.prompt = prompt
+        self.parameters = parameters
+        self.answers = [Answer(index) for index in range(parameters.choices)]
+        self._new_matcher = new_matcher
+        self._options = options
+        self._is_late = False
+        self.begin = time.monotonic()
+        backend.check_prompt(prompt)
+
+    async def __aiter__(self) -> AsyncIterator[tuple[Answer, list[Output]]]:
+        backend = self.backend
+        with backend.admitted(len(self.answers)):
+            stream = Stream(backend.streams)
+            timer = backend.loop.call_later(backend.settings.limits.request_seconds, self._end_late, stream)
+            try:
+                by_number = {self._submit(stream, answer.index): answer for answer in self.answers}
+                while stream.unfinished:
+                    for number, outputs in grouped(await stream.next()):
+                        self._note(by_number[number], outputs)
+                        yield by_number[number], outputs
+            finally:
+                timer.cancel()
+                stream.close()
+                backend.metrics.count(self)
+
+    def _submit(self, stream: Stream, choice: int) -> int:
+        matcher = self._new_matcher() if self._new_matcher else None
+        options = {**self.parameters.options(choice), **self._options, "max_tokens": self._most_tokens()}
+        if self.parameters.logprobs is not None:
+            options["logprobs"] = max(1, self.parameters.logprobs)
+        try:
+            return stream.submit(self.prompt, matcher, **options)
+        except ValueError as error:
+            raise ApiError(400, str(error)) from None
+
+    def _most_tokens(self) -> int:
+        """The limit of the answer, if requests have fewer tokens than the context."""
+        most, context = self.parameters.max_tokens, self.backend.context
+        if context == self.backend.info["context"]:
+            return most
+        room = context - len(self.prompt)
+        return room if most < 0 else min(most, room)
+
+    def _end_late(self, stream: Stream) -> None:
+        self._is_late = True
+        stream.cancel()
+
+    def _note(self, answer: Answer, outputs: list[Output]) -> None:
+        now = time.monotonic()
+        tokens = [output.token for output in outputs if output.token >= 0 and not output.is_prompt]
+        if tokens:
+            self.backend.metrics.note_tokens(now - (answer.last or self.begin), len(tokens), not answer.tokens)
+            answer.first = answer.first or now
+            answer.last = now
+            answer.tokens += tokens
+        last = outputs[-1]
+        if last.finish is None:
+            return
+        answer.finish, answer.cached_tokens = last.finish, last.cached_tokens
+        answer.first, answer.last = answer.first or now, answer.last or now
+        if answer.finish == "length" and self.parameters.max_tokens != len(answer.tokens):
+            answer.finish = "context"  # the room of the request was the limit
+        if last.finish == "failed":
+            self.backend.fail_request(last.error)
+        if last.finish == "cancelled":
+            raise self._cancelled()
+
+    def _cancelled(self) -> ApiError:
+        seconds = self.backend.settings.limits.request_seconds
+        if self._is_late:
+            return ApiError(408, f"the answer took longer than {seconds:g} s; ask for fewer tokens (max_tokens)")
+        return ApiError(503, "the server is shutting down", retry_after=5)
+
+    def usage(self) -> dict[str, Any]:
+        """Numbers of tokens, in the format of OpenAI."""
+        generated = sum(len(answer.tokens) for answer in self.answers)
+        return {"prompt_tokens": len(self.prompt), "completion_tokens": generated,
+                "total_tokens": len(self.prompt) + generated,
+                "prompt_tokens_details": {"cached_tokens": self.answers[0].cached_tokens}}
+
+    def timings(self, answer: Answer) -> dict[str, float]:
+        """Times and rates of an answer, in the format of llama-server. The first token counts as the prompt's."""
+        prompt_tokens = len(self.prompt) - answer.cached_tokens
+        prompt_ms = max((answer.first - self.begin) * 1000, 0.0)
+        answer_ms = max((answer.last - answer.first) * 1000, 0.0)
+        steps = max(len(answer.tokens) - 1, 0)
+        return {"cache_n": answer.cached_tokens, "prompt_n": prompt_tokens, "prompt_ms": prompt_ms,
+                "prompt_per_token_ms": ratio(prompt_ms, prompt_tokens), "prompt_per_second": ratio(prompt_tokens * 1000, prompt_ms),
+                "predicted_n": len(answer.tokens), "predicted_ms": answer_ms,
+                "predicted_per_token_ms": ratio(answer_ms, steps), "predicted_per_second": ratio(steps * 1000, answer_ms)}
+
+
+def ratio(number: float, divisor: float) -> float:
+    return number / divisor if divisor > 0 else 0.0
+
+
+def grouped(outputs: list[Output]) -> list[tuple[int, list[Output]]]:
+    """Outputs by request, in order."""
+    groups: dict[int, list[Output]] = {}
+    for output in outputs:
+        groups.setdefault(output.request, []).append(output)
+    return list(groups.items())

@@ -1,0 +1,109 @@
+"""Middleware that protects the server: API key, host names, origins of web pages, and the size of requests."""
+import hmac
+import re
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .errors import ApiError
+from .message_errors import response_of
+from .settings import Settings
+
+PUBLIC = {"/", "/app.js", "/style.css", "/health", "/v1/health", "/favicon.ico"}
+LOCAL_HOSTS = {"localhost", "127.0.0.1", "[::1]"}
+LOCAL_ORIGIN = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
+PAGE_POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+               "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+
+
+class Guard:
+    """Checks each request before an endpoint sees it."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+        self._key = settings.api_key.encode() if settings.api_key else None
+        # Without this check, a web page could reach a local server by a host name that resolves to 127.0.0.1.
+        self._hosts = {name.lower() for name in [*LOCAL_HOSTS, settings.host, *settings.allowed_hosts]}
+        self._checks_host = settings.is_loopback or bool(settings.allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        send = self._with_headers(send, headers.get("origin"), scope["path"])
+        try:
+            self._check_host(headers)
+            if scope["method"] == "OPTIONS":
+                await Response(headers={"Allow": "GET, POST, OPTIONS"})(scope, receive, send)
+                return
+            if scope["path"] not in PUBLIC:
+                self._check_key(headers)
+            receive = self._limited(headers, receive)
+            await self._app(scope, receive, send)
+        except ApiError as error:
+            await response_of(error, scope["path"])(scope, receive, send)
+
+    def _check_host(self, headers: Headers) -> None:
+        host = re.sub(r":\d+$", "", headers.get("host", "")).lower()
+        if self._checks_host and host not in self._hosts:
+            raise ApiError(403, f"the host name {host[:100]!r} is not allowed; start the server with --allowed-host")
+
+    def _check_key(self, headers: Headers) -> None:
+        if self._key is None:
+            return
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        if not hmac.compare_digest(given.encode("latin-1", "replace"), self._key):
+            raise ApiError(401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
+
+    def _limited(self, headers: Headers, receive: Receive) -> Receive:
+        """Reads at most the allowed number of bytes."""
+        limit = self._settings.limits.body_bytes
+        problem = f"the request is larger than {limit} bytes; send a smaller one, or raise --max-body"
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > limit:
+            raise ApiError(413, problem)
+        received = 0
+
+        async def receive_limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise ApiError(413, problem)
+            return message
+
+        return receive_limited
+
+    def _with_headers(self, send: Send, origin: str | None, path: str) -> Send:
+        allowed = self._allowed_origin(origin)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["X-Content-Type-Options"] = "nosniff"
+                if path in PUBLIC:
+                    headers["Content-Security-Policy"] = PAGE_POLICY
+                    headers["Referrer-Policy"] = "no-referrer"
+                if allowed:
+                    headers["Access-Control-Allow-Origin"] = allowed
+                    headers["Access-Control-Allow-Methods"] = "GET, POST, OPTIONS"
+                    headers["Access-Control-Allow-Headers"] = "Authorization, Content-Type, X-Api-Key"
+                    headers.add_vary_header("Origin")
+            await send(message)
+
+        return send_with_headers
+
+    def _allowed_origin(self, origin: str | None) -> str | None:
+        """The origin, if web pages of this origin may use the server. Credentials are never allowed."""
+        origins: Any = self._settings.cors_origins
+        if origin is None or not origins:
+            return None
+        if "*" in origins:
+            return "*"
+        is_local = "localhost" in origins and LOCAL_ORIGIN.fullmatch(origin)
+        return origin if is_local or origin in origins else None
