@@ -136,6 +136,7 @@ bool Engine::start(Request& request) {
   request.has_started = true;
   stats_.cached_tokens += std::min(memory->computed(), request.prompt_tokens);
   request.memory = std::move(memory);
+  report(request, request.memory->computed());
   return true;
 }
 

@@ -98,6 +98,8 @@ class Engine {
   void add_token(Request& request, std::span<const TokenLogit> best, int64_t row);
   static void list_logits(const Request& request, std::span<const float> logits, Output& output);
   void list_prompt(const Part& part, int64_t begin);
+  /// Reports that `computed` tokens of the request are computed, if the request asks for reports.
+  void report(const Request& request, int64_t computed);
   int32_t choose(Request& request, std::span<const TokenLogit> best, int64_t row, Output& output);
   std::string text_of(Request& request, int32_t token) const;
   void end(Request& request, Finish finish, const std::string& error = {});

@@ -22,6 +22,7 @@ void Engine::finish_part(Part& part, std::span<const TokenLogit> best) {
   stats_.prompt_tokens += std::clamp<int64_t>(request.prompt_tokens - begin, 0, part.tokens);
   const auto drafted = static_cast<int64_t>(part.drafts.size());
   int64_t right = 0;  // number of right drafts
+  if (begin < request.prompt_tokens) report(request, begin + part.tokens);
   if (part.lists_prompt) {
     try {
       list_prompt(part, begin);
@@ -64,6 +65,11 @@ void Engine::finish_part(Part& part, std::span<const TokenLogit> best) {
 void Engine::list_logits(const Request& request, std::span<const float> logits, Output& output) {
   output.log_sum = log_sum_exp(logits);
   output.best = top_logits(logits, request.options.logprobs);
+}
+
+void Engine::report(const Request& request, int64_t computed) {
+  if (!request.options.reports_progress || computed > request.prompt_tokens) return;
+  outputs_.push_back({.request = request.id, .cached_tokens = request.cached_tokens, .computed_tokens = computed});
 }
 
 /// Lists the tokens of the prompt that follow the tokens of the part, which begins at position `begin`.

@@ -34,8 +34,9 @@ class EngineThread {
 
   /// Waits for the current step, and ends the thread. Requests that have not finished get Finish::kCancelled.
   void stop();
-  /// Throws the errors of Engine::submit(). Throws DeviceError if a device has failed, and InvalidArgument after stop().
-  /// `tokens` receives a copy of each output, without its text, for the thread that computes masks (mask_feed.h).
+  /// Throws the errors of Engine::submit(). Throws DeviceError if a device has failed, and InvalidArgument after
+  /// stop(). `tokens` receives a copy of each output, without its text, for the thread that computes masks
+  /// (mask_feed.h).
   RequestId submit(std::shared_ptr<OutputChannel> channel, std::vector<int32_t> prompt, const RequestOptions& options,
                    std::shared_ptr<OutputChannel> tokens = nullptr);
   /// Ends a request before the next step. No-op for an unknown request.

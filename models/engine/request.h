@@ -25,11 +25,12 @@ struct RequestOptions {
   std::vector<int32_t> spelled = {};     ///< control tokens whose pieces are part of the text
   std::vector<std::string> stops = {};   ///< each of these strings ends the answer; requires a tokenizer
   TokenMask mask = {};
-  int logprobs = -1;          ///< number of highest logits that are returned for each token; -1: none
-  bool lists_prompt = false;  ///< whether the outputs begin with the prompt's tokens after the first one; requires
-                              ///< logprobs, and uses no cached beginning
-  int priority = 0;           ///< requests of a higher priority run earlier (engine.h)
-  std::string salt = {};      ///< only requests with the same salt share cached beginnings
+  int logprobs = -1;              ///< number of highest logits that are returned for each token; -1: none
+  bool lists_prompt = false;      ///< whether the outputs begin with the prompt's tokens after the first one; requires
+                                  ///< logprobs, and uses no cached beginning
+  bool reports_progress = false;  ///< whether outputs without a token report the computed part of the prompt
+  int priority = 0;               ///< requests of a higher priority run earlier (engine.h)
+  std::string salt = {};          ///< only requests with the same salt share cached beginnings
   /// Position in the prompt from which later prompts probably differ, such as the last message of a user. The state of
   /// recurrent layers at the end of the last full page up to this position is kept. -1: unknown.
   int64_t junction = -1;
@@ -59,7 +60,9 @@ struct Output {
   std::vector<TokenLogit> best = {};
   std::optional<Finish> finish = {};
   std::string error = {};
-  int64_t cached_tokens = 0;  ///< number of prompt tokens that were in the cache; only in the last output
+  int64_t cached_tokens = 0;     ///< number of prompt tokens that were in the cache; in reports and in the last output
+  int64_t computed_tokens = -1;  ///< in reports (RequestOptions::reports_progress): number of prompt tokens that were
+                                 ///< computed or in the cache
 };
 
 }  // namespace shoal::models

@@ -91,6 +91,8 @@ void bind_outputs(nb::module_& module) {
           "finish", [](const Output& output) { return output.finish ? name_of(*output.finish) : nullptr; },
           "None, or why the answer ended: end, stop, length, context, cancelled or failed.")
       .def_ro("error", &Output::error, "The reason of finish == 'failed'.")
+      .def_ro("computed_tokens", &Output::computed_tokens,
+              "Number of prompt tokens that were computed or cached; -1: no report (report_progress).")
       .def_ro("cached_tokens", &Output::cached_tokens, "Number of cached prompt tokens; only in the last output.");
 
   nb::class_<Channel>(module, "Channel", "Receives the outputs of requests. Any thread may use a channel.")
@@ -138,9 +140,9 @@ models::RequestOptions request_options(const Service& service, const nb::kwargs&
         take("presence_penalty", sampling.presence_penalty) || take("frequency_penalty", sampling.frequency_penalty) ||
         take("repeat_last_n", sampling.penalty_last_n) || take("logit_bias", sampling.biases) ||
         take("stop", options.stops) || take("logprobs", options.logprobs) ||
-        take("list_prompt", options.lists_prompt) || take("spelled", options.spelled) ||
-        take("priority", options.priority) || take("salt", options.salt) || take("junction", options.junction) ||
-        take("ignore_end", ignores_end);
+        take("list_prompt", options.lists_prompt) || take("report_progress", options.reports_progress) ||
+        take("spelled", options.spelled) || take("priority", options.priority) || take("salt", options.salt) ||
+        take("junction", options.junction) || take("ignore_end", ignores_end);
     if (!is_known) throw nb::type_error(("submit() has no option '" + name + "'").c_str());
     if (ignores_end) options.end_tokens.clear();
   }

@@ -7,6 +7,7 @@
     events = parser.finish()
 """
 import functools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,7 +175,9 @@ class ChatFormat:
             messages = tool_format.prepared(messages)
             if not tool_format.lists_tools:
                 messages = with_instructions(messages, tool_format.instructions(tools))
-        all_variables = {**self.variables, **({} if thinks is None else {"enable_thinking": thinks}), **(variables or {})}
+        all_variables = {"date_string": time.strftime("%d %b %Y"), **self.variables,
+                         **({} if thinks is None else {"enable_thinking": thinks}), **(variables or {})}
+        thinks = all_variables.get("enable_thinking")
         listed = tools if tool_format is not None and tool_format.lists_tools else None
         parts = self.renderer.render(messages, tools=listed, variables=all_variables,
                                      add_generation_prompt=add_generation_prompt)

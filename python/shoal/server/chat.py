@@ -63,7 +63,9 @@ class ChatCompletion:
         has_calls = [False] * len(generation.answers)
         begun: set[int] = set()
         async for answer, outputs, events in self.request.events():
-            if answer.index not in begun:
+            for report in generation.progress(outputs):
+                yield event(self.body("chat.completion.chunk", choices=[], **report))
+            if answer.index not in begun and any(output.computed_tokens < 0 for output in outputs):
                 begun.add(answer.index)
                 yield self.chunk(answer, {"role": "assistant", "content": None})
             has_calls[answer.index] |= any(isinstance(one, CallBegin) for one in events)
@@ -127,12 +129,12 @@ async def chat_completions(backend: "Backend", request: Request, fields: Fields)
 async def apply_template(backend: "Backend", request: Request, fields: Fields) -> Response:
     """POST /apply-template of llama-server: the prompt of a conversation."""
     work = ChatRequest(backend, fields)
-    await work.start(read_input(fields))
+    await work.render(read_input(fields))
     return JSONResponse({"prompt": work.prompt.text})
 
 
 async def input_tokens(backend: "Backend", request: Request, fields: Fields) -> Response:
     """POST /v1/chat/completions/input_tokens: the number of tokens of a conversation."""
     work = ChatRequest(backend, fields)
-    await work.start(read_input(fields))
+    await work.render(read_input(fields))
     return JSONResponse({"object": "response.input_tokens", "input_tokens": len(work.prompt.tokens)})

@@ -110,6 +110,19 @@ class Generation:
             return ApiError(408, f"the answer took longer than {seconds:g} s; ask for fewer tokens (max_tokens)")
         return ApiError(503, "the server is shutting down", retry_after=5)
 
+    def progress(self, outputs: list[Output]) -> list[dict[str, Any]]:
+        """Reports on the computed part of the prompt, in the format of llama-server."""
+        reports = []
+        for output in outputs:
+            if output.computed_tokens < 0:
+                continue
+            tokens = output.computed_tokens - output.cached_tokens
+            milliseconds = (time.monotonic() - self.begin) * 1000 if tokens else 0.0
+            reports.append({"prompt_progress": {
+                "total": len(self.prompt), "cache": output.cached_tokens, "processed": output.computed_tokens,
+                "time_ms": milliseconds}, "timings": times(output.cached_tokens, tokens, milliseconds, 0, 0.0)})
+        return reports
+
     def usage(self) -> dict[str, Any]:
         """Numbers of tokens, in the format of OpenAI."""
         generated = sum(len(answer.tokens) for answer in self.answers)
@@ -119,14 +132,16 @@ class Generation:
 
     def timings(self, answer: Answer) -> dict[str, float]:
         """Times and rates of an answer, in the format of llama-server. The first token counts as the prompt's."""
-        prompt_tokens = len(self.prompt) - answer.cached_tokens
-        prompt_ms = max((answer.first - self.begin) * 1000, 0.0)
-        answer_ms = max((answer.last - answer.first) * 1000, 0.0)
-        steps = max(len(answer.tokens) - 1, 0)
-        return {"cache_n": answer.cached_tokens, "prompt_n": prompt_tokens, "prompt_ms": prompt_ms,
-                "prompt_per_token_ms": ratio(prompt_ms, prompt_tokens), "prompt_per_second": ratio(prompt_tokens * 1000, prompt_ms),
-                "predicted_n": len(answer.tokens), "predicted_ms": answer_ms,
-                "predicted_per_token_ms": ratio(answer_ms, steps), "predicted_per_second": ratio(steps * 1000, answer_ms)}
+        return times(answer.cached_tokens, len(self.prompt) - answer.cached_tokens, max((answer.first - self.begin) * 1000, 0.0),
+                     len(answer.tokens), max((answer.last - answer.first) * 1000, 0.0))
+
+
+def times(cached: int, prompt_tokens: int, prompt_ms: float, tokens: int, answer_ms: float) -> dict[str, float]:
+    steps = max(tokens - 1, 0)
+    return {"cache_n": cached, "prompt_n": prompt_tokens, "prompt_ms": prompt_ms,
+            "prompt_per_token_ms": ratio(prompt_ms, prompt_tokens), "prompt_per_second": ratio(prompt_tokens * 1000, prompt_ms),
+            "predicted_n": tokens, "predicted_ms": answer_ms,
+            "predicted_per_token_ms": ratio(answer_ms, steps), "predicted_per_second": ratio(steps * 1000, answer_ms)}
 
 
 def ratio(number: float, divisor: float) -> float:

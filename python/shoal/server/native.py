@@ -50,14 +50,18 @@ class Completion:
     async def events(self) -> AsyncIterator[str]:
         text = ""
         async for answer, outputs in self.generation:
-            piece = "".join(output.text for output in outputs)
-            text += piece
-            tokens = [output.token for output in outputs if output.token >= 0]
-            if tokens or piece:
+            for report in self.generation.progress(outputs):
+                yield event({"index": answer.index, "content": "", "tokens": [], "stop": False, **report})
+            text += "".join(output.text for output in outputs)
+            for part in [[output] for output in outputs] if self.listed else [outputs]:
+                piece = "".join(output.text for output in part)
+                tokens = [output.token for output in part if output.token >= 0]
+                if not tokens and not piece:
+                    continue
                 timings = {"timings": self.generation.timings(answer)} if self.shows_timings else {}
                 yield event({"index": answer.index, "content": piece, "tokens": tokens, "stop": False, "id_slot": -1,
                              "tokens_predicted": len(answer.tokens), "tokens_evaluated": len(self.prompt),
-                             **self.probabilities(outputs), **timings})
+                             **self.probabilities(part), **timings})
             if answer.reason:
                 yield event(self.result(answer, "", [], [], text))
 
@@ -109,7 +113,7 @@ async def completion(backend: "Backend", request: Request, fields: Fields) -> Re
     lists = await unless_disconnected(request, together([work.results() for work in works]))
     results = [result for one in lists for result in one]
     if wanted:
-        results = [{name.rsplit("/", 1)[-1]: value for name in wanted if (value := member(result, name)) is not None}
+        results = [{name: value for name in wanted if (value := member(result, name)) is not None}
                    for result in results]
     return JSONResponse(results if is_list or len(results) > 1 else results[0])
 

@@ -34,6 +34,7 @@ class Parameters:
     logprobs: int | None = None  # number of listed tokens
     biases: list[tuple[int, float]] = field(default_factory=list)
     ignores_end: bool = False
+    reports_progress: bool = False  # return_progress of llama-server
 
     def options(self, choice: int) -> dict[str, Any]:
         """Options of Engine.submit() for one choice. Choices have different seeds."""
@@ -66,9 +67,12 @@ def read_parameters(fields: Fields, settings: Settings, encode: Any) -> Paramete
     ignores_end = fields.flag("ignore_eos")
     stops = read_stops(fields)
     engine |= {"logit_bias": dict(biases), "stop": stops, "ignore_end": ignores_end, "max_tokens": max_tokens}
+    stream = fields.flag("stream")
+    progress = fields.flag("return_progress") and stream
+    engine |= {"report_progress": True} if progress else {}
     return Parameters(engine, secrets.randbits(32) if seed in (None, -1) else seed % 2**64, max_tokens, stops,
-                      fields.integer("n", "n_cmpl", low=1, high=MOST_CHOICES, default=1) or 1, fields.flag("stream"),
-                      None, biases, ignores_end)
+                      fields.integer("n", "n_cmpl", low=1, high=MOST_CHOICES, default=1) or 1, stream,
+                      None, biases, ignores_end, progress)
 
 
 def refuse_unsupported(fields: Fields) -> None:

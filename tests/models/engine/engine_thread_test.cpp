@@ -261,6 +261,31 @@ INSTANTIATE_TEST_SUITE_P(All, PromptList,
                          ::testing::Values(Listing{1, 0, 512}, Listing{1, 20, 32}, Listing{2, 64, 512},
                                            Listing{3, 9, 64}));
 
+TEST(Engine, ReportsTheComputedPartOfThePrompt) {
+  const Placed placed("tiny-q8_0", 1);
+  const auto engine = placed.engine({.context = 256, .batch = 16, .sequences = 2, .candidates = 16});
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 40; ++i) prompt.push_back(3 + i * 7 % 160);
+  RequestOptions options = kGreedy;
+  options.reports_progress = true;
+  for (const int64_t cached : {0, 32}) {
+    engine->submit(prompt, options);
+    std::vector<int64_t> computed;
+    while (engine->step()) {
+      for (const Output& output : engine->take_outputs()) {
+        if (output.computed_tokens < 0) continue;
+        EXPECT_EQ(output.cached_tokens, cached);
+        EXPECT_EQ(output.token, -1);
+        computed.push_back(output.computed_tokens);
+      }
+    }
+    ASSERT_GE(computed.size(), 2U);
+    EXPECT_EQ(computed.front(), cached);
+    EXPECT_TRUE(std::is_sorted(computed.begin(), computed.end()));
+    EXPECT_EQ(computed.back(), 40);
+  }
+}
+
 // The second request loses its memory while it lists its prompt, one token in each step.
 TEST(PromptList, ContainsEachTokenOnceAfterALossOfMemory) {
   std::vector<int32_t> prompt;
