@@ -99,7 +99,7 @@ class ChecksTest(unittest.TestCase):
         self.check("check_size.py", "graph/long.cpp", "tests/graph/long_test.cpp: 801 lines, the limit is 800")
 
     def test_rejects_big_repository(self):
-        self.write("data/model.gguf", "x" * 29_000_000)
+        self.write("data/model.gguf", "x" * 30_000_000)
         self.check("check_size.py", "all files: ")
 
     def test_rejects_test_that_is_not_built(self):

@@ -24,7 +24,7 @@ class ScriptsTest(unittest.TestCase):
     def test_install_deps_rejects_unknown_argument(self):
         result = run("scripts/install_deps", "--everything")
         self.assertEqual(result.returncode, 2)
-        self.assertEqual(result.stderr, "install_deps: unknown argument '--everything' (known: --sanitizers, --mpi)\n")
+        self.assertEqual(result.stderr, "install_deps: unknown argument '--everything' (known: --sanitizers, --mpi, --browser)\n")
 
     def test_install_python_rejects_unknown_argument(self):
         result = run("scripts/install_python", "--everything")

@@ -175,7 +175,7 @@ class ChatFormat:
             messages = tool_format.prepared(messages)
             if not tool_format.lists_tools:
                 messages = with_instructions(messages, tool_format.instructions(tools))
-        all_variables = {"date_string": time.strftime("%d %b %Y"), **self.variables,
+        all_variables = {"date_string": time.strftime("%d %b %Y"), "datetime": time.strftime("%b %d %Y"), **self.variables,
                          **({} if thinks is None else {"enable_thinking": thinks}), **(variables or {})}
         thinks = all_variables.get("enable_thinking")
         listed = tools if tool_format is not None and tool_format.lists_tools else None

@@ -89,6 +89,10 @@ class Backend:
         """Bytes of a token, also of a control token."""
         return self.engine.decode([token], whole=False) or self.engine.piece(token)
 
+    def spelled(self, tokens: list[int]) -> str:
+        """Text of tokens, with the texts of control tokens."""
+        return b"".join(self.piece(token) for token in tokens).decode(errors="replace")
+
     def status(self) -> dict[str, Any]:
         """The live view of the page at / (GET /status)."""
         stats, info = self.engine.stats(), self.info

@@ -54,7 +54,7 @@ class ChatCompletion:
         choices = [{"index": answer.index, "message": message_of(messages[answer.index]),
                     "finish_reason": finish_reason(answer, bool(messages[answer.index].calls)),
                     "logprobs": self.logprobs(outputs[answer.index])} for answer in generation.answers]
-        verbose = {"__verbose": {"prompt": self.request.prompt.text}} if self.is_verbose else {}
+        verbose = {"__verbose": {"prompt": self.backend.spelled(self.request.prompt.tokens)}} if self.is_verbose else {}
         return self.body("chat.completion", choices=choices, usage=generation.usage(),
                          timings=generation.timings(generation.answers[0]), **verbose)
 

@@ -79,7 +79,7 @@ class Completion:
         return {"index": answer.index, "content": content, "tokens": tokens, "id_slot": -1, "stop": True,
                 "model": self.backend.name, "tokens_predicted": len(answer.tokens), "tokens_evaluated": len(self.prompt),
                 "tokens_cached": answer.cached_tokens, "generation_settings": generation_settings(self.backend, self.parameters),
-                "prompt": self.backend.engine.decode(self.prompt).decode(errors="replace"), "has_new_line": "\n" in text,
+                "prompt": self.backend.spelled(self.prompt), "has_new_line": "\n" in text,
                 "truncated": answer.finish == "context", "stop_type": STOP_TYPES[answer.finish or "end"],
                 "stopping_word": "", "timings": self.generation.timings(answer), **self.probabilities(outputs)}
 
