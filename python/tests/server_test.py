@@ -212,6 +212,13 @@ def test_other_origins_get_no_permission(server: str, new_server: NewServer) -> 
             assert "access-control-allow-credentials" not in headers
 
 
+def test_pages_of_other_origins_start_no_work(server: str) -> None:
+    data = json.dumps({"prompt": "In", "n_predict": 1}).encode()
+    for origin, status in (("https://evil.example.org", 403), ("null", 403), (server, 200), (None, 200)):
+        headers = {"Content-Type": "text/plain", **({"Origin": origin} if origin else {})}
+        assert httpx.post(f"{server}/completion", content=data, headers=headers).status_code == status
+
+
 def test_api_key_protects_everything_but_the_page(new_server: NewServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_API_KEY", "secret")
     with new_server() as url:

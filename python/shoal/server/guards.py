@@ -40,6 +40,7 @@ class Guard:
             if scope["method"] == "OPTIONS":
                 await Response(headers={"Allow": "GET, POST, OPTIONS"})(scope, receive, send)
                 return
+            self._check_origin(headers, scope["method"])
             if scope["path"] not in PUBLIC:
                 self._check_key(headers)
             receive = self._limited(headers, receive)
@@ -51,6 +52,14 @@ class Guard:
         host = re.sub(r":\d+$", "", headers.get("host", "")).lower()
         if self._checks_host and host not in self._hosts:
             raise ApiError(403, f"the host name {host[:100]!r} is not allowed; start the server with --allowed-host")
+
+    def _check_origin(self, headers: Headers, method: str) -> None:
+        """Refuses requests of foreign web pages. Browsers send them even if the page may not read the answer."""
+        origin = headers.get("origin")
+        if method != "POST" or origin is None or self._allowed_origin(origin):
+            return
+        if origin.partition("://")[2].lower() != headers.get("host", "").lower():
+            raise ApiError(403, f"web pages of {origin[:100]!r} may not use this server; start it with --cors-origin")
 
     def _check_key(self, headers: Headers) -> None:
         if self._key is None:
