@@ -111,8 +111,7 @@ bool Engine::start(Request& request) {
   }
   auto memory = std::make_unique<SequenceMemory>(memory_, request.options.salt);
   const int64_t size = request.size(), page = memory_.page();
-  // The last token is always computed, because its logits are needed.
-  // The logits of listed tokens are needed as well.
+  // The last token and listed tokens are always computed, because their logits are needed.
   const int64_t known = memory->attach(request.tokens, request.lists_prompt() ? request.listed_tokens : size - 1);
   const std::vector<int64_t> needed = memory->pages_for(std::min(size + 1, most_tokens_));
   for (size_t group = 0; group < needed.size(); ++group) {

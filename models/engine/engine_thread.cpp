@@ -18,6 +18,7 @@ void EngineThread::stop() {
     ends_ = true;
   }
   wake_.notify_one();
+  const std::lock_guard lock(join_mutex_);
   if (thread_.joinable()) thread_.join();
 }
 
@@ -76,7 +77,7 @@ void EngineThread::deliver(std::vector<Output> outputs) {
   for (Output& output : outputs) {
     const auto found = receivers_.find(output.request);
     const auto& [channel, tokens] = found->second;
-    if (tokens)
+    if (tokens && !output.is_prompt && (output.token >= 0 || output.finish))
       by_channel[tokens].push_back({.request = output.request, .token = output.token, .finish = output.finish});
     const bool is_last = output.finish.has_value();
     by_channel[channel].push_back(std::move(output));
@@ -88,6 +89,7 @@ void EngineThread::deliver(std::vector<Output> outputs) {
 void EngineThread::finish_all(Finish finish, const std::string& error) {
   const std::lock_guard lock(mutex_);
   failure_ = error;
+  stats_.running = stats_.waiting = 0;
   for (auto& [request, to] : std::exchange(receivers_, {})) {
     to.channel->put({Output{.request = request, .finish = finish, .error = error}});
     if (to.tokens) to.tokens->put({Output{.request = request, .finish = finish}});

@@ -35,7 +35,7 @@ class EngineThread {
   /// Waits for the current step, and ends the thread. Requests that have not finished get Finish::kCancelled.
   void stop();
   /// Throws the errors of Engine::submit(). Throws DeviceError if a device has failed, and InvalidArgument after
-  /// stop(). `tokens` receives a copy of each output, without its text, for the thread that computes masks
+  /// stop(). `tokens` receives the tokens of the answer and its end, without texts, for the thread that computes masks
   /// (mask_feed.h).
   RequestId submit(std::shared_ptr<OutputChannel> channel, std::vector<int32_t> prompt, const RequestOptions& options,
                    std::shared_ptr<OutputChannel> tokens = nullptr);
@@ -63,7 +63,8 @@ class EngineThread {
   EngineStats stats_;
   std::string failure_;
   bool has_news_ = false, ends_ = false;
-  std::thread thread_;  // starts last
+  std::mutex join_mutex_;  // guards thread_.join()
+  std::thread thread_;     // starts last
 };
 
 }  // namespace shoal::models

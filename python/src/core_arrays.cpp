@@ -91,17 +91,23 @@ nb::object encoded(const TensorHandle& handle, nb::handle array) {
   return result;
 }
 
-/// The stream that uses the tensor's memory.
-Stream& stream_of(const TensorHandle& handle) {
+/// The stream that uses the tensor's memory, and the plan that owns the memory of inputs and nodes. Other threads may
+/// drop their references during a call without the global interpreter lock.
+struct Use {
+  std::shared_ptr<Stream> stream;
+  nb::object plan;
+};
+
+Use use_of(const TensorHandle& handle) {
   const Tensor& tensor = *handle.tensor;
-  Stream* stream = nullptr;
+  Use use;
   if (tensor.storage()->is_persistent()) {
     TensorHandle* owner = handle.graph->find(*tensor.storage());
-    stream = owner != nullptr ? owner->graph->stream.get() : nullptr;
+    if (owner != nullptr) use.stream = owner->graph->stream;
   } else if (handle.graph->plan != nullptr) {
-    stream = handle.graph->plan->stream.get();
+    use = {handle.graph->plan->stream, nb::find(*handle.graph->plan)};
   }
-  if (stream != nullptr && tensor.buffer != nullptr) return *stream;
+  if (use.stream != nullptr && tensor.buffer != nullptr) return use;
   fail<InvalidArgument>("{} has no memory; compile its graph first, and keep the plan", describe(handle));
 }
 
@@ -121,11 +127,11 @@ void write(TensorHandle& self, nb::handle values) {
   require<InvalidArgument>(self.tensor->is_leaf(),
                            "{} is computed by {}; only inputs, weights and caches can be written", describe(self),
                            name_of(self.tensor->op));
-  Stream& stream = stream_of(self);
+  const Use use = use_of(self);
   const nb::object array = stored_array(self, values);
   const ArrayBytes bytes(array);
   {
-    const Locked lock(stream);
+    const Locked lock(*use.stream);
     tensor_set(*self.tensor, bytes.data(), 0, bytes.size());
   }
   self.is_written = true;
@@ -133,16 +139,16 @@ void write(TensorHandle& self, nb::handle values) {
 
 /// Reads `tensor`, which is the tensor of `handle` or one of its shards.
 nb::object read_from(const TensorHandle& handle, const Tensor& tensor) {
-  Stream& stream = stream_of(handle);
+  const Use use = use_of(handle);
   nb::object array = empty_array(tensor.dtype, tensor.shape, handle.axes);
   const ArrayBytes bytes(array, true);
-  const Locked lock(stream);
+  const Locked lock(*use.stream);
   tensor_get(tensor, bytes.data(), 0, bytes.size());
   return array;
 }
 
 nb::object read(const TensorHandle& self) {
-  stream_of(self);
+  use_of(self);
   check_readable(self);
   return read_from(self, *self.tensor);
 }
@@ -174,7 +180,7 @@ nb::dlpack::dtype element_of(DType dtype) {
 
 /// A read-only array of the tensor's own memory, if the host can address this memory. Otherwise a read-only copy.
 nb::object view(const TensorHandle& self) {
-  stream_of(self);
+  use_of(self);
   check_readable(self);
   const Tensor& tensor = *self.tensor;
   if (!tensor.buffer->is_host() || !tensor.is_contiguous() || tensor.empty()) {
@@ -191,7 +197,7 @@ nb::object view(const TensorHandle& self) {
 }
 
 Tensor& shard_of(const TensorHandle& handle, int rank) {
-  stream_of(handle);
+  use_of(handle);
   require<InvalidArgument>(dynamic_cast<const meta::MetaDevice*>(&handle.tensor->buffer->type().device()) != nullptr,
                            "{} is not stored on a meta device, so it has no shards", describe(handle));
   return meta::shard(*handle.tensor, rank);
@@ -207,12 +213,13 @@ void write_shard(TensorHandle& self, int rank, nb::handle values) {
   require<InvalidArgument>(self.tensor->is_leaf(),
                            "{} is computed by {}; only inputs, weights and caches can be written", describe(self),
                            name_of(self.tensor->op));
+  const Use use = use_of(self);
   Tensor& shard = shard_of(self, rank);
   TensorHandle local{self.graph, &shard, self.axes};
   const nb::object array = stored_array(local, values);
   const ArrayBytes bytes(array);
   {
-    const Locked lock(stream_of(self));
+    const Locked lock(*use.stream);
     tensor_set(shard, bytes.data(), 0, bytes.size());
   }
   self.is_written = true;

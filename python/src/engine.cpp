@@ -10,16 +10,19 @@
 #include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
 #include "models/engine/mask_feed.h"
 #include "models/engine/output_channel.h"
 #include "python/src/module.h"
+#include "python/src/service.h"
 #include "tools/chat/answer.h"
 #include "tools/chat/chat_template.h"
 #include "tools/cli/output.h"
-#include "tools/startup/service.h"
 
 namespace shoal::python {
 namespace {
@@ -28,9 +31,9 @@ namespace nb = nanobind;
 using namespace nb::literals;
 using models::Output;
 using models::OutputChannel;
-using tools::Service;
+using Service = OpenService;
 
-using Release = nb::call_guard<nb::gil_scoped_release>;
+using Release = nb::call_guard<UnlockedPython>;
 
 // The engine's thread drops channels and feeds. Objects of Python would need the global interpreter lock for that, so
 // Python's objects only share the ownership.
@@ -93,7 +96,8 @@ void bind_outputs(nb::module_& module) {
       .def_ro("error", &Output::error, "The reason of finish == 'failed'.")
       .def_ro("computed_tokens", &Output::computed_tokens,
               "Number of prompt tokens that were computed or cached; -1: no report (report_progress).")
-      .def_ro("cached_tokens", &Output::cached_tokens, "Number of cached prompt tokens; only in the last output.");
+      .def_ro("cached_tokens", &Output::cached_tokens,
+              "Number of cached prompt tokens; in reports and in the last output.");
 
   nb::class_<Channel>(module, "Channel", "Receives the outputs of requests. Any thread may use a channel.")
       .def(nb::init<>())
@@ -106,7 +110,8 @@ void bind_outputs(nb::module_& module) {
       .def(
           "wait",
           [](const Channel& self, double seconds) {
-            return self.shared->wait(std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)));
+            const double milliseconds = std::clamp(seconds * 1000, 0.0, 1e9);
+            return self.shared->wait(std::chrono::milliseconds(static_cast<int64_t>(milliseconds)));
           },
           "seconds"_a, Release(), "Waits until there are outputs or the time is over. Then returns take().");
 }
@@ -129,7 +134,10 @@ models::RequestOptions request_options(const Service& service, const nb::kwargs&
     const auto name = nb::cast<std::string>(key);
     const auto take = [&](const char* which, auto& into) {
       if (name != which) return false;
-      into = nb::cast<std::remove_reference_t<decltype(into)>>(value);
+      if (!nb::try_cast(value, into)) {
+        throw nb::type_error(
+            fmt::format("{} is {}; its type or range is wrong", name, nb::repr(value).c_str()).c_str());
+      }
       return true;
     };
     bool ignores_end = false;
@@ -146,6 +154,7 @@ models::RequestOptions request_options(const Service& service, const nb::kwargs&
     if (!is_known) throw nb::type_error(("submit() has no option '" + name + "'").c_str());
     if (ignores_end) options.end_tokens.clear();
   }
+  if (options.logprobs == 0) options.logprobs = 1;  // without listed tokens, outputs would have no log probability
   return options;
 }
 
@@ -160,14 +169,14 @@ models::RequestId submit(Service& service, const Channel& channel, std::vector<i
     };
     options.draft = 0;  // each guess would wait for its mask
   }
-  const nb::gil_scoped_release release;
+  const UnlockedPython release;
   return service.thread().submit(channel.shared, std::move(prompt), options,
                                  tokens != nullptr ? tokens->shared : nullptr);
 }
 
 nb::dict stats(Service& service) {
   const models::EngineStats now = [&] {
-    const nb::gil_scoped_release release;
+    const UnlockedPython release;
     return service.thread().stats();
   }();
   nb::dict all;
@@ -244,7 +253,7 @@ void bind_service(nb::module_& module) {
           "__init__",
           [](Service* self, const std::vector<std::string>& arguments, const nb::object& progress) {
             const models::LoadProgress observer = with_lock(progress);
-            const nb::gil_scoped_release release;
+            const UnlockedPython release;
             new (self) Service(arguments, observer);
           },
           "arguments"_a, "progress"_a = nb::none(),

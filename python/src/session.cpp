@@ -5,7 +5,7 @@
 
 #include "models/session/session.h"
 #include "python/src/module.h"
-#include "tools/startup/service.h"
+#include "python/src/service.h"
 
 namespace shoal::python {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 namespace nb = nanobind;
 using namespace nb::literals;
 using models::Session;
-using tools::Service;
+using Service = OpenService;
 
 /// A session with the number of outputs of its latest evaluation.
 struct OpenSession {
@@ -43,7 +43,7 @@ Logits logits(const nb::handle& owner) {
 }  // namespace
 
 void bind_session(nb::module_& module) {
-  using Release = nb::call_guard<nb::gil_scoped_release>;
+  using Release = nb::call_guard<UnlockedPython>;
   nb::class_<OpenSession>(module, "Session", "One sequence with its own KV cache. One thread at a time may use it.")
       .def(nb::init<const Service&, int64_t>(), "engine"_a, "context"_a, nb::keep_alive<1, 2>(), Release())
       .def("evaluate", &evaluate, "tokens"_a, "outputs"_a = 1, Release(),

@@ -51,6 +51,7 @@ std::vector<std::string> EngineFlags::given() const {
 
 void EngineFlags::parse(const std::vector<std::string>& arguments) {
   CLI::App app;
+  app.set_help_flag("");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_to(app);
   std::vector<std::string> spelled = spell_out(app, arguments);
