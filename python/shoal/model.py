@@ -1,10 +1,13 @@
 """A loaded model."""
 import asyncio
+import atexit
 import functools
 import os
 import secrets
 import sys
+import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -19,6 +22,14 @@ if TYPE_CHECKING:
     from .chat.format import ChatFormat
 
 Progress = Callable[[int, int], object]
+OPEN: "weakref.WeakSet[Model]" = weakref.WeakSet()
+
+
+@atexit.register
+def close_all() -> None:
+    """Ends the threads of all models before the interpreter and the C++ library destroy what the threads use."""
+    for model in list(OPEN):
+        model.close()
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,8 @@ class Model:
         self._engine: _shoal.Engine | None = _shoal.Engine(flags_of(options), progress)
         self._submitter: Submitter | None = Submitter(self._engine)
         self._process = os.getpid()
+        self._closing = threading.Lock()
+        OPEN.add(self)
         self._loops: dict[asyncio.AbstractEventLoop, LoopStreams] = {}
 
     @property
@@ -77,17 +90,21 @@ class Model:
 
     def close(self) -> None:
         """Ends all requests and frees the memory."""
-        if self._engine is None or self._submitter is None:
+        if os.getpid() != self._process:
+            return  # the threads of the model are in the parent process
+        with self._closing:
+            engine, submitter = self._engine, self._submitter
+            self._engine = self._submitter = None
+        if engine is None or submitter is None:
             return
-        for streams in self._loops.values():
-            streams.close()
+        submitter.close()
+        engine.stop()
+        for loop, streams in self._loops.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(streams.close)
         self._loops.clear()
-        if "format" in self.__dict__:
-            self.format.close()
-            del self.format
-        self._engine.stop()
-        self._submitter.close()
-        self._engine = self._submitter = None
+        if chat_format := self.__dict__.pop("format", None):
+            chat_format.close()
 
     def __enter__(self) -> "Model":
         return self
@@ -134,7 +151,7 @@ class Model:
         such as ("json_schema", {...}) or ("regex", "[0-9]+")."""
         matcher = self.format.grammars.compile(*grammar).matcher() if grammar else None
         for output in stream(self._own(), self._tokens(prompt), matcher, **prepared(options)):
-            yield piece_of(output)
+            yield self._piece(output)
 
     async def generate_async(self, prompt: str | Sequence[int], *, grammar: tuple[str, Any] | None = None,
                              **options: Any) -> AsyncIterator[Piece]:
@@ -146,7 +163,7 @@ class Model:
             reader.submit(self._tokens(prompt), matcher, **prepared(options))
             while reader.unfinished:
                 for output in await reader.next():
-                    yield piece_of(output)
+                    yield self._piece(output)
         finally:
             reader.close()
 
@@ -195,7 +212,7 @@ class Model:
         for output in stream(self._own(), prompt.tokens, prompt.new_matcher() if prompt.new_matcher else None, **options):
             count += output.token >= 0
             message.add(parser.push(output.text))
-            finish = piece_of(output).finish
+            finish = self._piece(output).finish
         message.add(parser.finish())
         reason = "length" if finish in ("length", "context") else "tool_calls" if message.calls else "stop"
         return {"id": "chatcmpl-" + secrets.token_hex(12), "object": "chat.completion", "created": int(begin),
@@ -210,6 +227,15 @@ class Model:
         from .chat.format import ChatFormat
 
         return ChatFormat(self.engine)
+
+    def _piece(self, output: _shoal.Output) -> Piece:
+        """Raises DeviceError, ValueError or RuntimeError if the request has failed."""
+        if output.finish == "failed":
+            failure = self._engine.failure() if self._engine is not None else ""
+            raise _shoal.DeviceError(failure) if failure else ValueError(output.error)
+        if output.finish == "cancelled":
+            raise RuntimeError("the model was closed")
+        return Piece(output.text, output.token, output.logprob, output.top, output.finish)
 
     def _own(self) -> Submitter:
         assert self.engine is not None and self._submitter is not None
@@ -236,11 +262,3 @@ def prepared(options: dict[str, Any]) -> dict[str, Any]:
         result["max_tokens"] = -1
     return result
 
-
-def piece_of(output: _shoal.Output) -> Piece:
-    """Raises DeviceError or ValueError if the request has failed."""
-    if output.finish == "failed":
-        raise ValueError(output.error)
-    if output.finish == "cancelled":
-        raise RuntimeError("the model was closed")
-    return Piece(output.text, output.token, output.logprob, output.top, output.finish)

@@ -5,7 +5,8 @@ file descriptor that an event loop watches, so one wake-up delivers the outputs 
 """
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from ._shoal import Channel, Engine, MaskFeed, Output
@@ -21,16 +22,62 @@ class Matcher(Protocol):
     def accept(self, token: int) -> None: ...
 
 
+class MaskThread:
+    """Computes the masks of all requests with grammars. The thread starts with the first request."""
+
+    def __init__(self) -> None:
+        self.tokens = Channel()
+        self.lock = threading.Lock()  # guards `grammars` and `thread`
+        self.grammars: dict[int, tuple[Matcher, MaskFeed, list[int]]] = {}
+        self.thread: threading.Thread | None = None
+        self.ends = False
+
+    def add(self, request: int, matcher: Matcher, feed: MaskFeed) -> None:
+        """Only with the lock."""
+        self.grammars[request] = matcher, feed, []
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._run, name="shoal-masks", daemon=True)
+            self.thread.start()
+
+    def fail(self, error: str, request: int | None = None) -> None:
+        """Ends requests that wait for masks: one, or all."""
+        with self.lock:
+            for number, (_, feed, _) in self.grammars.items():
+                if request in (None, number):
+                    feed.fail(error)
+
+    def stop(self) -> None:
+        self.ends = True
+        self.fail("the model was closed")
+
+    def _run(self) -> None:
+        while not self.ends:
+            for output in self.tokens.wait(POLL_SECONDS):
+                self._take(output)
+
+    def _take(self, output: Output) -> None:
+        with self.lock:
+            grammar = self.grammars.get(output.request)
+            if output.finish is not None:
+                self.grammars.pop(output.request, None)
+        if grammar is None or output.token < 0:
+            return
+        matcher, feed, answer = grammar
+        answer.append(output.token)
+        try:
+            matcher.accept(output.token)
+            feed.put(len(answer), matcher.mask())
+        except BaseException as error:  # pylint: disable=broad-exception-caught  # other requests need the thread
+            feed.fail(str(error) or type(error).__name__)
+
+
 class Submitter:
-    """Submits requests. A thread of its own computes the masks of all requests with grammars."""
+    """Submits requests. Any thread may use it."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._tokens = Channel()
-        self._grammars: dict[int, tuple[Matcher, MaskFeed, list[int]]] = {}
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._ends = False
+        self._masks = MaskThread()
+        weakref.finalize(self, self._masks.stop)  # the thread does not keep the engine alive
 
     def submit(self, channel: Channel, prompt: Sequence[int], matcher: Matcher | None = None, **options: Any) -> int:
         """Adds a request whose outputs go to `channel`. Returns its number. ValueError for wrong options."""
@@ -38,41 +85,18 @@ class Submitter:
             return self.engine.submit(channel, prompt, **options)
         feed = MaskFeed()
         feed.put(0, matcher.mask())
-        with self._lock:  # the thread finds the grammar of each output
-            number = self.engine.submit(channel, prompt, masks=feed, tokens=self._tokens, **options)
-            self._grammars[number] = (matcher, feed, [])
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._compute_masks, name="shoal-masks", daemon=True)
-                self._thread.start()
+        with self._masks.lock:  # the thread finds the grammar of each output
+            number = self.engine.submit(channel, prompt, masks=feed, tokens=self._masks.tokens, **options)
+            self._masks.add(number, matcher, feed)
         return number
 
     def cancel(self, request: int) -> None:
         self.engine.cancel(request)
-        with self._lock:
-            grammar = self._grammars.get(request)
-        if grammar is not None:
-            grammar[1].fail("the request was cancelled")
+        self._masks.fail("the request was cancelled", request)
 
     def close(self) -> None:
-        self._ends = True
-        if self._thread is not None:
-            self._thread.join()
-
-    def _compute_masks(self) -> None:
-        while not self._ends:
-            for output in self._tokens.wait(POLL_SECONDS):
-                with self._lock:
-                    matcher, feed, answer = self._grammars[output.request]
-                    if output.finish is not None:
-                        del self._grammars[output.request]
-                if output.token < 0:
-                    continue
-                answer.append(output.token)
-                try:
-                    matcher.accept(output.token)
-                    feed.put(len(answer), matcher.mask())
-                except ValueError as error:
-                    feed.fail(str(error))
+        """Ends all requests with grammars."""
+        self._masks.stop()
 
 
 def stream(submitter: Submitter, prompt: Sequence[int], matcher: Matcher | None = None, **options: Any) -> Iterator[Output]:
@@ -98,12 +122,15 @@ class Stream:
         self._outputs: list[Output] = []
         self._event = asyncio.Event()
         self.unfinished: set[int] = set()  # requests whose last output was not read
+        self.running: set[int] = set()  # requests that the engine has not finished
+        self.on_end: Callable[[], None] = lambda: None  # called when the engine has finished all requests
 
     def submit(self, prompt: Sequence[int], matcher: Matcher | None = None, **options: Any) -> int:
         """Adds a request and returns its number. ValueError for wrong options."""
         number = self._streams.submitter.submit(self._streams.channel, prompt, matcher, **options)
         self._streams.readers[number] = self  # the loop also delivers outputs, so none arrives before this line
         self.unfinished.add(number)
+        self.running.add(number)
         return number
 
     async def next(self) -> list[Output]:
@@ -116,7 +143,7 @@ class Stream:
 
     def cancel(self) -> None:
         """Ends the unfinished requests. Their last outputs still arrive."""
-        for number in self.unfinished & self._streams.readers.keys():
+        for number in self.running:
             self._streams.submitter.cancel(number)
 
     def close(self) -> None:
@@ -125,10 +152,15 @@ class Stream:
         for number in self.unfinished:
             self._streams.readers.pop(number, None)
         self.unfinished.clear()
+        self.running.clear()
 
     def put(self, output: Output) -> None:
         self._outputs.append(output)
         self._event.set()
+        if output.finish is not None:
+            self.running.discard(output.request)
+            if not self.running:
+                self.on_end()
 
 
 class LoopStreams:
@@ -138,17 +170,27 @@ class LoopStreams:
         self.submitter = submitter
         self.channel = Channel()
         self.readers: dict[int, Stream] = {}
+        self.on_lost_failure: Callable[[str], None] = lambda _: None  # a request without a reader has failed
         self._loop = loop
         loop.add_reader(self.channel.fileno(), self._deliver)
 
+    def cancel_all(self) -> None:
+        """Ends all requests. Their last outputs still arrive."""
+        for reader in set(self.readers.values()):
+            reader.cancel()
+
     def close(self) -> None:
+        """Delivers the last outputs. Only the loop may call this function."""
+        self._deliver()
         self._loop.remove_reader(self.channel.fileno())
 
     def _deliver(self) -> None:
         for output in self.channel.take():
             reader = self.readers.get(output.request)
-            if reader is None:
-                continue  # the request was cancelled
+            if reader is None:  # the request was cancelled
+                if output.finish == "failed":
+                    self.on_lost_failure(output.error)
+                continue
             if output.finish is not None:
                 del self.readers[output.request]
             reader.put(output)

@@ -22,6 +22,11 @@ REPOSITORY = "owner/model"
 MIB = 1 << 20
 
 
+def take_interrupts() -> None:
+    """A parent in the background may ignore the signal, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Client:
     """Runs `python -m shoal.hub` with a cache of its own."""
 
@@ -52,7 +57,7 @@ class Client:
         return done.stderr
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(self.command(*arguments), env=self.environment, stdout=subprocess.PIPE,
+        return subprocess.Popen(self.command(*arguments), env=self.environment, preexec_fn=take_interrupts, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True)
 
     def blobs(self) -> list[pathlib.Path]:

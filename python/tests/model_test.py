@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -159,6 +160,20 @@ async def test_cancelled_coroutine_ends_its_request(model: "shoal.Model") -> Non
     await wait_until_idle(model)
 
 
+async def test_close_ends_coroutines(model_path: Path) -> None:
+    loaded = shoal.Model(model_path, devices="CPU0", context=4096)
+
+    async def ask() -> None:
+        async for _ in loaded.generate_async(PROMPT, ignore_end=True):
+            pass
+
+    task = asyncio.create_task(ask())
+    await asyncio.sleep(0.2)
+    await asyncio.to_thread(loaded.close)
+    with pytest.raises(RuntimeError, match="closed"):
+        await asyncio.wait_for(task, 10)
+
+
 async def wait_until_idle(model: "shoal.Model") -> None:
     end = time.monotonic() + 10
     while model.stats()["running"] + model.stats()["waiting"] > 0:
@@ -182,6 +197,8 @@ def test_errors_are_standard_exceptions(model: "shoal.Model", model_path: Path) 
         model.complete("x" * 20000)
     with pytest.raises(ValueError, match="top_p"):
         model.complete(PROMPT, top_p=2.0)
+    with pytest.raises(TypeError, match="seed is -1"):
+        model.complete(PROMPT, seed=-1)
     with pytest.raises(TypeError, match="temprature"):
         model.complete(PROMPT, temprature=1.0)
     with pytest.raises(MemoryError):
@@ -225,7 +242,9 @@ def test_fork_refuses_requests(model: "shoal.Model") -> None:
 def test_interrupt_stops_generation(model_path: Path) -> None:
     code = (f"import shoal\nmodel = shoal.Model({str(model_path)!r}, devices='CPU0', context=100000)\n"
             "for piece in model.generate('In', ignore_end=True, temperature=0): print('.', flush=True)\n")
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A parent in the background may ignore the signal, and children inherit that.
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert child.stdout is not None
     assert child.stdout.readline() == ".\n"
     begin = time.monotonic()
@@ -233,6 +252,39 @@ def test_interrupt_stops_generation(model_path: Path) -> None:
     _, error = child.communicate(timeout=20)
     assert "KeyboardInterrupt" in error
     assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize("code", [
+    "list(model.generate('In', grammar=('regex', '[0-9]+'), max_tokens=4))",
+    "threading.Thread(target=lambda: model.complete('In', ignore_end=True), daemon=True).start(); time.sleep(0.3)",
+    "next(model.generate('In', ignore_end=True))", "session = model.session(64); session.evaluate([1, 2]); a = session.logits()"])
+def test_program_may_exit_without_close(model_path: Path, code: str) -> None:
+    program = f"import shoal, threading, time\nmodel = shoal.Model({str(model_path)!r}, devices='CPU0', context=4096)\n{code}\n"
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_dropped_model_is_freed(model_path: Path) -> None:
+    loaded = shoal.Model(model_path, devices="CPU0", context=512)
+    loaded.complete(PROMPT, grammar=("regex", "[0-9]{3}"))
+    engine = weakref.ref(loaded._submitter)
+    del loaded
+    gc.collect()
+    assert engine() is None
+
+
+def test_threads_may_close_a_model_together(model_path: Path) -> None:
+    loaded = shoal.Model(model_path, devices="CPU0", context=4096)
+    reader = threading.Thread(target=lambda: pytest.raises(RuntimeError, loaded.complete, PROMPT, ignore_end=True))
+    reader.start()
+    time.sleep(0.2)
+    threads = [threading.Thread(target=loaded.close) for _ in range(3)] + [threading.Thread(target=loaded.engine.stop)]
+    for thread in threads:
+        thread.start()
+    for thread in [*threads, reader]:
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 def test_import_takes_little_time() -> None:

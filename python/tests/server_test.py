@@ -114,6 +114,12 @@ def test_completion_echoes_prompt_with_logprobs(server: str) -> None:
     assert "".join(logprobs["tokens"][1:]).strip() == "In the beginning God"
 
 
+def test_echo_with_logprobs_and_grammar(server: str) -> None:
+    body = {"prompt": "In the beginning", "echo": True, "logprobs": 1, "grammar": "root ::= [0-9]+", "max_tokens": 4}
+    text = post(f"{server}/v1/completions", body).json()["choices"][0]["text"]
+    assert text.removeprefix("In the beginning").isdigit()
+
+
 def test_list_of_prompts_has_a_choice_for_each(server: str) -> None:
     texts = ["And the LORD", "Then said he", "In the beginning"]
     body = {"prompt": texts, "max_tokens": 8, "temperature": 0}
@@ -165,6 +171,7 @@ def test_models_props_slots_and_metrics(server: str) -> None:
     ({"messages": USER, "temperature": "hot"}, "temperature"), ({"messages": USER, "top_p": 2}, "top_p"),
     ({"messages": USER, "n": 1000000}, "n is 1000000"), ({"messages": USER, "max_tokens": 2**40}, "max_tokens"),
     ({"messages": USER, "stop": ["x"] * 100}, "stop"), ({"messages": USER, "logit_bias": {"5000": 1}}, "5000"),
+    ({"messages": USER, "logit_bias": {"--5": 1, "9999999999": 1}}, "9999999999"), ({"messages": USER, "temperature": 10**400}, "temperature"),
     ({"messages": USER, "mirostat": 2}, "mirostat"), ({"messages": []}, "messages"), ({}, "messages"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}]}, "image_url"),
     ({"messages": [{"role": "tool", "content": "x", "tool_call_id": 5}]}, "tool_call_id"),
@@ -261,6 +268,53 @@ def test_full_queue_answers_429(new_server: NewServer) -> None:
         assert refused.json()["error"]["type"] == "rate_limit_error"
 
 
+def test_readers_that_stop_keep_no_place_in_the_queue(new_server: NewServer) -> None:
+    with new_server(limits={"queue": 1}, model_flags=["--parallel", "2"]) as url:
+        host, port = url.removeprefix("http://").split(":")
+        data = json.dumps({"prompt": "In", "n_predict": 900, "ignore_eos": True, "stream": True, "n_probs": 100}).encode()
+        readers = []
+        for _ in range(3):
+            reader = socket.socket()
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.connect((host, int(port)))
+            reader.sendall(b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
+            readers.append(reader)
+        time.sleep(0.5)
+        wait_until_idle(url)
+        for _ in range(3):
+            assert post(f"{url}/completion", {"prompt": "And", "n_predict": 2}).status_code == 200
+        for reader in readers:
+            reader.close()
+
+
+def test_more_answers_than_the_limit_are_refused(new_server: NewServer) -> None:
+    with new_server(limits={"queue": 3}, model_flags=["--parallel", "2"]) as url:
+        body = {"prompt": ["a"] * 6, "max_tokens": 1}
+        response = post(f"{url}/v1/completions", body)
+        assert response.status_code == 400 and "6 answers are more than the limit of 5" in response.json()["error"]["message"]
+        assert post(f"{url}/v1/completions", {**body, "prompt": ["a"] * 5}).status_code == 200
+
+
+def test_long_texts_do_not_block_the_server(server: str) -> None:
+    slowest, ends = 0.0, threading.Event()
+
+    def watch() -> None:
+        nonlocal slowest
+        while not ends.is_set():
+            begin = time.monotonic()
+            assert httpx.get(f"{server}/health").status_code == 200
+            slowest = max(slowest, time.monotonic() - begin)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    text = "In the beginning " * 50000
+    assert post(f"{server}/v1/completions", {"prompt": text}).json()["error"]["type"] == "exceed_context_size_error"
+    assert len(post(f"{server}/tokenize", {"content": text, "with_pieces": True}).json()["tokens"]) > 100000
+    ends.set()
+    watcher.join()
+    assert slowest < 2
+
+
 def test_late_answers_end_with_408(new_server: NewServer) -> None:
     with new_server(limits={"request_seconds": 0.2}) as url:
         body = {"prompt": "In", "max_tokens": 2000, "ignore_eos": True}
@@ -324,9 +378,11 @@ def test_failed_device_fails_requests_and_ends_the_server() -> None:
     with pytest.raises(ApiError, match="CPU1 is lost") as error:
         backend.fail_request("a step failed")
     assert error.value.status == 500 and failures == ["CPU1 is lost"]
-    with pytest.raises(ApiError, match="CPU1 is lost") as error, backend.admitted(1):
-        pass
-    assert error.value.status == 503
+    with pytest.raises(ApiError, match="CPU1 is lost") as error:
+        backend.admit(1)
+    assert error.value.status == 503 and len(failures) == 2
+    backend.on_lost_failure("a step failed")
+    assert len(failures) == 3
 
 
 def test_silent_client_does_not_block_the_server(server: str) -> None:

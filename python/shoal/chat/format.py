@@ -8,6 +8,7 @@
 """
 import functools
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,6 +139,7 @@ class ChatFormat:
                     for name, token in (("bos_token", engine.bos), ("eos_token", engine.eos)) if token >= 0}
         origin = template_name or (Path(engine.info()["path"]).name if own else "ChatML")
         self.renderer = Renderer(self.template, specials, origin)
+        self._mark_ids: dict[tuple[str, ...], list[int]] = {}
 
     def close(self) -> None:
         self.renderer.close()
@@ -153,8 +155,13 @@ class ChatFormat:
     @functools.cached_property
     def grammars(self) -> GrammarCompiler:
         pieces = self._pieces
-        return GrammarCompiler([piece for piece, _ in pieces], [control for _, control in pieces], self.engine.ends,
-                               encode=lambda text: self._plain_tokens(text))
+        own = weakref.ref(self)  # the garbage collector does not see references of llguidance
+
+        def encode(text: bytes) -> list[int]:
+            chat_format = own()
+            return chat_format._plain_tokens(text) if chat_format is not None else []
+
+        return GrammarCompiler([piece for piece, _ in pieces], [control for _, control in pieces], self.engine.ends, encode)
 
     def _plain_tokens(self, text: bytes) -> list[int]:
         tokens = self.engine.encode([(text.decode(), False)])
@@ -207,9 +214,12 @@ class ChatFormat:
     def _answer_marks(self) -> list[int]:
         return self.engine.answer_marks()
 
-    @functools.lru_cache(maxsize=8)  # noqa: B019  # a ChatFormat lives as long as its model
     def _ids_of(self, marks: tuple[str, ...]) -> list[int]:
-        wanted = {mark.encode() for mark in marks}
+        if marks not in self._mark_ids:
+            self._mark_ids[marks] = self._find_ids({mark.encode() for mark in marks})
+        return self._mark_ids[marks]
+
+    def _find_ids(self, wanted: set[bytes]) -> list[int]:
         return [token for token, (piece, is_control) in enumerate(self._pieces) if is_control and piece in wanted]
 
     def _matcher(self, prompt: Prompt, tool_choice: str, parallel: bool, schema: tuple[str, Any] | None) -> Callable[[], Any] | None:

@@ -1,4 +1,5 @@
 """python -m shoal.server JSON: runs the server. `shoal serve` writes the JSON (tools/commands/serve.cpp)."""
+import asyncio
 import logging
 import os
 import sys
@@ -13,15 +14,29 @@ from .settings import Settings, parse
 
 BACKLOG = 256  # number of connections that wait to be accepted
 KEEP_ALIVE_SECONDS = 75
-SHUTDOWN_SECONDS = 30  # for requests that still run after Ctrl-C
+SHUTDOWN_SECONDS = 10  # for requests that still run after Ctrl-C
 
 
 class UvicornServer(uvicorn.Server):
     """Prints the address when the server listens."""
 
-    def __init__(self, config: uvicorn.Config, settings: Settings) -> None:
+    def __init__(self, config: uvicorn.Config, state: application.Server) -> None:
         super().__init__(config)
-        self._settings = settings
+        self._state = state
+        self._settings = state.settings
+
+    async def shutdown(self, sockets: list[object] | None = None) -> None:
+        """Gives running requests some time. Then they receive an error."""
+        self._state.is_stopping = True
+        timer = asyncio.get_running_loop().call_later(SHUTDOWN_SECONDS, self._end_requests)
+        try:
+            await super().shutdown(sockets)  # type: ignore[arg-type]
+        finally:
+            timer.cancel()
+
+    def _end_requests(self) -> None:
+        if self._state.backend is not None:
+            self._state.backend.streams.cancel_all()
 
     async def startup(self, sockets: list[object] | None = None) -> None:
         await super().startup(sockets)  # type: ignore[arg-type]
@@ -44,7 +59,7 @@ def main() -> int:
     failures: list[str] = []
 
     def load() -> Backend:
-        backend = Backend(settings, _shoal.Engine(settings.model))
+        backend = Backend(settings, _shoal.Engine(settings.model, state.check_loading))
         backend.on_failure = stop_with(failures, server)
         logging.info("the model %s is ready", backend.name)
         return backend
@@ -52,9 +67,9 @@ def main() -> int:
     state = application.Server(settings, load)
     config = uvicorn.Config(
         application.build(state), host=settings.host, port=settings.port, log_level="warning", access_log=False,
-        backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=SHUTDOWN_SECONDS + 5,
         ssl_certfile=settings.ssl_certfile, ssl_keyfile=settings.ssl_keyfile, server_header=False, h11_max_incomplete_event_size=65536)
-    server = UvicornServer(config, settings)
+    server = UvicornServer(config, state)
     state.on_load_error = stop_with(failures, server, "")
     try:
         server.run()

@@ -2,7 +2,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,13 @@ from .sse import Disconnected
 LOG = logging.getLogger("shoal")
 PAGE = Path(__file__).parent / "page"
 BODY_SECONDS = 60.0  # for the body of a request
+LONG_BODY = 1 << 16  # bytes; another thread parses longer bodies
+MORE_REQUESTS = 32  # HTTP requests that are read in addition to the requests that run or wait
 Endpoint = Callable[[Backend, Request, Fields], Awaitable[Response]]
+
+
+class Stopping(Exception):
+    """The server stops while it loads the model."""
 
 
 class Server:
@@ -37,11 +43,30 @@ class Server:
         self.backend: Backend | None = None
         self.load_error: BaseException | None = None
         self.on_load_error: Callable[[], None] = lambda: None
+        self.requests = 0
+        self.is_stopping = False
+
+    def check_loading(self, _: int, __: int) -> None:
+        """Stops the loading if the server stops."""
+        if self.is_stopping:
+            raise Stopping
 
     def ready(self) -> Backend:
         if self.backend is None:
             raise ApiError(503, "Loading model", retry_after=2)
         return self.backend
+
+    @contextlib.contextmanager
+    def counted(self, backend: Backend) -> Iterator[None]:
+        """Limits the number of requests whose bodies and prompts are in memory."""
+        limit = backend.info["parallel"] + self.settings.limits.queue + MORE_REQUESTS
+        if self.requests >= limit:
+            raise ApiError(429, f"the server reads {limit} requests, which is the limit; try again later", retry_after=1)
+        self.requests += 1
+        try:
+            yield
+        finally:
+            self.requests -= 1
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -49,6 +74,7 @@ class Server:
         loop = asyncio.get_running_loop()
         loading = loop.create_task(self._load(loop))
         yield
+        self.is_stopping = True
         await loading
         if self.backend is not None:
             self.backend.close()
@@ -57,8 +83,9 @@ class Server:
         try:
             backend = await asyncio.to_thread(self.load)
         except BaseException as error:  # pylint: disable=broad-exception-caught  # the main program reports it
-            self.load_error = error
-            self.on_load_error()
+            if not isinstance(error, Stopping):
+                self.load_error = error
+                self.on_load_error()
             return
         backend.start(loop)
         self.backend = backend
@@ -70,7 +97,10 @@ def build(server: Server) -> Starlette:
     def post(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             backend = server.ready()
-            return await endpoint(backend, request, Fields(parse_object(await body_of(request))))
+            with server.counted(backend):
+                data = await body_of(request)
+                body = await asyncio.to_thread(parse_object, data) if len(data) > LONG_BODY else parse_object(data)
+                return await endpoint(backend, request, Fields(body))
         return handle
 
     def get(endpoint: Callable[[Backend, Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
@@ -161,7 +191,9 @@ async def on_api_error(request: Request, error: Exception) -> Response:
 async def on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = error.status_code if error.status_code in TYPES else 400
-    return response_of(ApiError(code, "there is no such path" if code == 404 else str(error.detail)), request.url.path)
+    response = response_of(ApiError(code, "there is no such path" if code == 404 else str(error.detail)), request.url.path)
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def on_disconnect(_: Request, __: Exception) -> Response:

@@ -1,10 +1,9 @@
 """The model behind the server: its engine, its chat format, and the limits of requests."""
 import asyncio
-import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ class Backend:
         self.fingerprint = f"b{_shoal.version}-{_shoal.commit}"
         self.context = min(settings.limits.request_tokens or self.info["context"], self.info["context"])
         self.chat = ChatFormat(engine, settings.template, settings.template_name, settings.template_vars)
+        self.longest_piece = max(len(piece) for piece, _ in engine.pieces())
         self.metrics = Metrics(self)
         self.unfinished = 0  # number of admitted requests
         self.on_failure: Callable[[str], None] = LOG.critical
@@ -38,36 +38,57 @@ class Backend:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.streams = LoopStreams(self.submitter, loop)
+        self.streams.on_lost_failure = self.on_lost_failure
+
+    def on_lost_failure(self, _: str) -> None:
+        """A request whose client has left has failed. A failed device ends the server."""
+        if failure := self.engine.failure():
+            self.on_failure(failure)
 
     def close(self) -> None:
-        self.streams.close()
-        self.engine.stop()
         self.submitter.close()
+        self.engine.stop()
+        self.streams.close()
         self.chat.close()
 
     def check_prompt(self, prompt: list[int]) -> None:
         if not prompt:
             raise ApiError(400, "the prompt has no tokens; send at least one character")
         if len(prompt) >= self.context:
-            raise ApiError(400, f"the prompt has {len(prompt)} tokens, which exceeds the available context size of "
-                           f"{self.context} tokens; send a shorter prompt, or start the server with a larger context (-c)",
-                           kind="exceed_context_size_error", n_prompt_tokens=len(prompt), n_ctx=self.context)
+            raise too_long(str(len(prompt)), len(prompt), self.context)
 
-    @contextlib.contextmanager
-    def admitted(self, count: int) -> Iterator[None]:
-        """Counts requests while they run or wait. Raises ApiError 429 if the queue is full, and 503 after a failure."""
-        if failure := self.engine.failure():
-            raise ApiError(503, f"a device has failed: {failure}", retry_after=10)
+    def check_room(self, count: int) -> None:
+        """Raises ApiError 429 if the queue has no room for `count` requests, and 400 if it never has."""
         limit = self.info["parallel"] + self.settings.limits.queue
-        if self.unfinished + count > limit and self.unfinished > 0:
+        if count > limit:
+            raise ApiError(400, f"{count} answers are more than the limit of {limit}; ask for fewer answers")
+        if self.unfinished + count > limit:
             seconds = math.ceil(self.metrics.mean_seconds() * (self.unfinished / self.info["parallel"]))
             raise ApiError(429, f"{self.unfinished} requests are running or waiting, which is the limit; try again later",
                            retry_after=min(max(seconds, 1), 60))
+
+    def admit(self, count: int, is_checked: bool = False) -> Callable[[], None]:
+        """Counts requests that run or wait. Returns a function that ends this; more calls have no effect. Raises the errors
+        of check_room(), and ApiError 503 after a failure of a device."""
+        if failure := self.engine.failure():
+            self.on_failure(failure)
+            raise ApiError(503, f"a device has failed: {failure}", retry_after=10)
+        if not is_checked:
+            self.check_room(count)
         self.unfinished += count
-        try:
-            yield
-        finally:
-            self.unfinished -= count
+        left = [count]
+
+        def release() -> None:
+            self.unfinished -= left[0]
+            left[0] = 0
+
+        return release
+
+    def check_text(self, text: str) -> None:
+        """Refuses a prompt that has too many tokens however it is divided, before the work of dividing it."""
+        least = len(text.encode(errors="replace")) // self.longest_piece
+        if least >= self.context:
+            raise too_long(f"at least {least}", least, self.context)
 
     def fail_request(self, error: str) -> None:
         """Raises the error of a request. A failed device ends the server."""
@@ -114,3 +135,9 @@ class Backend:
             "uptime": time.time() - self.created,
             "version": _shoal.version,
         }
+
+
+def too_long(count: str, tokens: int, context: int) -> ApiError:
+    return ApiError(400, f"the prompt has {count} tokens, which exceeds the available context size of {context} tokens; "
+                    "send a shorter prompt, or start the server with a larger context (-c)",
+                    kind="exceed_context_size_error", n_prompt_tokens=tokens, n_ctx=context)

@@ -81,11 +81,12 @@ class ChatCompletion:
                                   timings=generation.timings(generation.answers[0])))
 
     def chunk(self, answer: Answer, delta: dict[str, Any], outputs: list[Output] | None = None, reason: str | None = None) -> str:
+        usage = {"usage": None} if self.includes_usage else {}
         choice: dict[str, Any] = {"index": answer.index, "delta": delta, "finish_reason": reason}
         if outputs is not None and self.request.listed is not None:
             choice["logprobs"] = self.logprobs(outputs)
         timings = {"timings": self.request.generation.timings(answer)} if self.shows_timings and outputs is not None else {}
-        return event(self.body("chat.completion.chunk", choices=[choice], **timings))
+        return event(self.body("chat.completion.chunk", choices=[choice], **usage, **timings))
 
 
 def deltas_of(events: list[Event]) -> list[dict[str, Any]]:

@@ -29,7 +29,6 @@ class TextCompletion:
     def __init__(self, backend: "Backend", fields: Fields) -> None:
         self.backend = backend
         self.parameters = read_parameters(fields, backend.settings, lambda text: backend.encode(text, add_special=False))
-        self.prompts, _ = read_prompts(backend, fields)
         self.echo = fields.flag("echo")
         self.includes_usage = (fields.object("stream_options") or {}).get("include_usage") is True
         self.listed = read_listed(fields)
@@ -37,9 +36,14 @@ class TextCompletion:
         self.id = "cmpl-" + secrets.token_hex(12)
         self.created = int(time.time())
 
-    def start(self, matcher: Any) -> None:
+    async def start(self, fields: Fields) -> None:
+        """Reads the prompts. Raises ApiError for wrong prompts, and if the queue is full."""
+        prompts, _ = await read_prompts(self.backend, fields)
+        matcher = await read_matcher(self.backend, fields)
+        self.backend.check_room(len(prompts) * self.parameters.choices)
         options = {"list_prompt": True} if self.echo and self.listed is not None else {}
-        self.generations = [Generation(self.backend, prompt, self.parameters, matcher, **options) for prompt in self.prompts]
+        self.generations = [Generation(self.backend, prompt, self.parameters, matcher, is_checked=len(prompts) > 1, **options)
+                            for prompt in prompts]
 
     def body(self, **fields: Any) -> dict[str, Any]:
         return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.backend.name,
@@ -144,7 +148,7 @@ def sum_of(usages: list[dict[str, Any]]) -> dict[str, Any]:
 
 async def completions(backend: "Backend", request: Request, fields: Fields) -> Response:
     work = TextCompletion(backend, fields)
-    work.start(await read_matcher(backend, fields))
+    await work.start(fields)
     if work.parameters.stream:
         return await stream_events(work.events(), headers=ignored(fields))
     return JSONResponse(await unless_disconnected(request, work.result()), headers=ignored(fields))

@@ -1,6 +1,5 @@
 """Reads the fields of JSON requests. A wrong field raises ApiError with its name, its value and the expected range."""
 import json
-import math
 from typing import Any
 
 from .errors import ApiError, invalid
@@ -25,7 +24,7 @@ class Fields:
         value = self.get(*names)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise invalid(self.name_of(*names), f"is {shown(value)}; give a number from {low:g} to {high:g}")
         return float(value)
 
@@ -89,7 +88,7 @@ def shown(value: Any) -> str:
 def parse_object(data: bytes) -> dict[str, Any]:
     """The JSON object of a request."""
     try:
-        body = json.loads(data)
+        body = json.loads(data, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from None
     if not isinstance(body, dict):
@@ -97,6 +96,10 @@ def parse_object(data: bytes) -> dict[str, Any]:
     if not is_unicode(body):
         raise ApiError(400, "the body has a lone surrogate, which is no character; send valid Unicode")
     return body
+
+
+def refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def is_unicode(value: Any) -> bool:

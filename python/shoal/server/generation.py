@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .._shoal import Output
+from .._shoal import DeviceError, Output
 from ..streams import Matcher, Stream
 from .errors import ApiError
 from .parameters import Parameters
@@ -18,7 +18,7 @@ REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length
 
 @dataclass
 class Answer:
-    """What is known of one answer."""
+    """Progress of one answer: tokens, finish reason and times."""
     index: int
     tokens: list[int] = field(default_factory=list)
     finish: str | None = None  # of the engine: end, stop, length, context
@@ -35,8 +35,10 @@ class Generation:
     """An asynchronous iterator over (answer, outputs). Ends its requests if the reader stops."""
 
     def __init__(self, backend: "Backend", prompt: list[int], parameters: Parameters,
-                 new_matcher: Callable[[], Matcher] | None = None, **options: Any) -> None:
+                 new_matcher: Callable[[], Matcher] | None = None, is_checked: bool = False, **options: Any) -> None:
+        """`is_checked`: whether the queue has room, as for each prompt of a list. `options`: further options of Engine.submit()."""
         self.backend = backend
+        self._is_checked = is_checked
         self.prompt = prompt
         self.parameters = parameters
         self.answers = [Answer(index) for index in range(parameters.choices)]
@@ -48,19 +50,21 @@ class Generation:
 
     async def __aiter__(self) -> AsyncIterator[tuple[Answer, list[Output]]]:
         backend = self.backend
-        with backend.admitted(len(self.answers)):
-            stream = Stream(backend.streams)
-            timer = backend.loop.call_later(backend.settings.limits.request_seconds, self._end_late, stream)
-            try:
-                by_number = {self._submit(stream, answer.index): answer for answer in self.answers}
-                while stream.unfinished:
-                    for number, outputs in grouped(await stream.next()):
-                        self._note(by_number[number], outputs)
-                        yield by_number[number], outputs
-            finally:
-                timer.cancel()
-                stream.close()
-                backend.metrics.count(self)
+        stream = Stream(backend.streams)
+        # A slow reader keeps its place only until the engine has finished.
+        stream.on_end = backend.admit(len(self.answers), self._is_checked)
+        timer = backend.loop.call_later(backend.settings.limits.request_seconds, self._end_late, stream)
+        try:
+            by_number = {self._submit(stream, answer.index): answer for answer in self.answers}
+            while stream.unfinished:
+                for number, outputs in grouped(await stream.next()):
+                    self._note(by_number[number], outputs)
+                    yield by_number[number], outputs
+        finally:
+            timer.cancel()
+            stream.close()
+            stream.on_end()
+            backend.metrics.count(self)
 
     def _submit(self, stream: Stream, choice: int) -> int:
         matcher = self._new_matcher() if self._new_matcher else None
@@ -69,8 +73,11 @@ class Generation:
             options["logprobs"] = max(1, self.parameters.logprobs)
         try:
             return stream.submit(self.prompt, matcher, **options)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise ApiError(400, str(error)) from None
+        except DeviceError as error:
+            self.backend.fail_request(str(error))
+            raise
 
     def _most_tokens(self) -> int:
         """The limit of the answer, if requests have fewer tokens than the context."""

@@ -19,13 +19,15 @@ from .together import together
 if TYPE_CHECKING:
     from .backend import Backend
 
+MOST_CANDIDATES = 400  # for probabilities after sampling
 STOP_TYPES = {"end": "eos", "stop": "word", "length": "limit", "context": "limit"}
 
 
 class Completion:
     """The answers to one prompt of POST /completion."""
 
-    def __init__(self, backend: "Backend", fields: Fields, prompt: list[int], parameters: Parameters, matcher: Any) -> None:
+    def __init__(self, backend: "Backend", fields: Fields, prompt: list[int], parameters: Parameters, matcher: Any,
+                 is_checked: bool) -> None:
         self.backend = backend
         self.parameters = parameters
         self.listed = fields.integer("n_probs", low=0, high=MOST_LOGPROBS, default=0) or 0
@@ -33,10 +35,10 @@ class Completion:
         self.returns_tokens = fields.flag("return_tokens")
         self.shows_timings = fields.flag("timings_per_token")
         if self.listed:
-            most = parameters.engine["top_k"] or backend.info["vocabulary"]
+            most = min(parameters.engine["top_k"] or MOST_CANDIDATES, MOST_CANDIDATES)
             parameters.logprobs = max(self.listed, most) if self.after_sampling else self.listed
         self.prompt = prompt
-        self.generation = Generation(backend, prompt, parameters, matcher)
+        self.generation = Generation(backend, prompt, parameters, matcher, is_checked=is_checked)
 
     def probabilities(self, outputs: list[Output]) -> dict[str, Any]:
         if not self.listed:
@@ -102,10 +104,11 @@ def generation_settings(backend: "Backend", parameters: Parameters) -> dict[str,
 async def completion(backend: "Backend", request: Request, fields: Fields) -> Response:
     """POST /completion: text that continues a prompt, or several prompts."""
     parameters = read_parameters(fields, backend.settings, lambda text: backend.encode(text, add_special=False))
-    prompts, is_list = read_prompts(backend, fields)
+    prompts, is_list = await read_prompts(backend, fields)
     matcher = await read_matcher(backend, fields)
     wanted = fields.array("response_fields", 64)
-    works = [Completion(backend, fields, prompt, parameters, matcher) for prompt in prompts]
+    backend.check_room(len(prompts) * parameters.choices)
+    works = [Completion(backend, fields, prompt, parameters, matcher, len(prompts) > 1) for prompt in prompts]
     if parameters.stream:
         if len(works) > 1:
             raise invalid("prompt", "is a list; lists of prompts cannot be streamed")
@@ -132,10 +135,15 @@ async def tokenize(backend: "Backend", request: Request, fields: Fields) -> Resp
     content = fields.text("content")
     if content is None:
         return JSONResponse({"tokens": []})
-    tokens = backend.encode(content, add_special=fields.flag("add_special"), parse_special=fields.flag("parse_special", True))
-    if fields.flag("with_pieces"):
+    add, parse, pieces = fields.flag("add_special"), fields.flag("parse_special", True), fields.flag("with_pieces")
+
+    def answer() -> Response:
+        tokens = backend.encode(content, add_special=add, parse_special=parse)
+        if not pieces:
+            return JSONResponse({"tokens": tokens})
         return JSONResponse({"tokens": [{"id": token, "piece": piece_of(backend.piece(token))} for token in tokens]})
-    return JSONResponse({"tokens": tokens})
+
+    return await backend.loop.run_in_executor(None, answer)
 
 
 def piece_of(data: bytes) -> str | list[int]:

@@ -1,4 +1,5 @@
 """Reads the sampling parameters of a request. All interfaces of the server share them."""
+import re
 import secrets
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from .settings import Settings
 MOST_CHOICES = 16
 MOST_STOPS, LONGEST_STOP = 16, 1000
 MOST_BIASES = 4096
+LONGEST_BIAS = 200
 MOST_LOGPROBS = 100
 NEVER = -1e9  # bias of a token that is never chosen
 
@@ -119,7 +121,11 @@ def read_biases(given: Any, encode: Any) -> list[tuple[int, float]]:
 
 def tokens_of(token: Any, encode: Any) -> list[int]:
     if isinstance(token, int) and not isinstance(token, bool):
-        return [token]
-    if not isinstance(token, str):
-        raise invalid("logit_bias", f"has the token {shown(token)}; give an id or a text")
-    return [int(token)] if token.lstrip("-").isdecimal() and len(token) < 12 else encode(token)
+        token = str(token)
+    if not isinstance(token, str) or len(token) > LONGEST_BIAS:
+        raise invalid("logit_bias", f"has the token {shown(token)}; give an id, or a text of at most {LONGEST_BIAS} characters")
+    if not re.fullmatch(r"-?[0-9]+", token):
+        return encode(token)
+    if abs(int(token)) >= 2**31:
+        raise invalid("logit_bias", f"has the token {shown(token)}, which is not in the vocabulary")
+    return [int(token)]

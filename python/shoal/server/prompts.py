@@ -10,7 +10,12 @@ if TYPE_CHECKING:
 MOST_PROMPTS = 64
 
 
-def read_prompts(backend: "Backend", fields: Fields) -> tuple[list[list[int]], bool]:
+async def read_prompts(backend: "Backend", fields: Fields) -> tuple[list[list[int]], bool]:
+    """Reads the prompts in another thread, because the tokens of long texts take seconds."""
+    return await backend.loop.run_in_executor(None, read_all, backend, fields)
+
+
+def read_all(backend: "Backend", fields: Fields) -> tuple[list[list[int]], bool]:
     """The token ids of each prompt, and whether the request has a list of prompts."""
     prompt = fields.get("prompt")
     if prompt is None:
@@ -32,13 +37,14 @@ def is_token(part: Any) -> bool:
 
 def read_prompt(backend: "Backend", prompt: Any) -> list[int]:
     if isinstance(prompt, str):
+        backend.check_text(prompt)
         return backend.encode(prompt, parse_special=True)
     if isinstance(prompt, list):
         return read_mixed(backend, prompt)
     if isinstance(prompt, dict) and isinstance(prompt.get("prompt_string"), str):
         if prompt.get("multimodal_data"):
             raise invalid("prompt", "has images or audio; this server reads only text")
-        return backend.encode(prompt["prompt_string"], parse_special=True)
+        return read_prompt(backend, prompt["prompt_string"])
     raise invalid("prompt", f"is {shown(prompt)}; give a text or a list of token ids")
 
 
@@ -50,6 +56,7 @@ def read_mixed(backend: "Backend", parts: list[Any]) -> list[int]:
                 raise invalid("prompt", f"has the token {part}; the vocabulary has {backend.info['vocabulary']} tokens")
             tokens.append(part)
         elif isinstance(part, str):
+            backend.check_text(part)
             tokens += backend.encode(part, add_special=index == 0, parse_special=True)
         else:
             raise invalid("prompt", f"has the entry {shown(part)}; give texts and token ids")
