@@ -43,7 +43,7 @@ const std::vector<FlagGroup>& groups() {
         "quick",     "recommend", "objective",   "schedule", "rank",         "threshold"}},
       {"Server",
        {"host", "port", "api-key-file", "insecure-no-key", "alias", "cors-origin", "allowed-host", "max-queue",
-        "max-body", "max-tokens", "request-timeout", "ssl-certfile", "ssl-keyfile"}},
+        "max-body", "max-tokens", "max-context", "request-timeout", "ssl-certfile", "ssl-keyfile"}},
       {"Context and batches",
        {"ctx-size", "fit", "fit-ctx", "fit-target", "batch-size", "ubatch-size", "cache-type-k", "cache-type-v",
         "ctx-checkpoints"}},

@@ -48,8 +48,11 @@ TEST(Serve, PassesSecureDefaults) {
   EXPECT_EQ(options["allowed_hosts"], json::array());
   EXPECT_EQ(options["template"], nullptr);
   EXPECT_EQ(options["template_vars"], json::object());
-  EXPECT_EQ(options["limits"],
-            json({{"queue", 64}, {"body_bytes", 32 << 20}, {"answer_tokens", nullptr}, {"request_seconds", 600}}));
+  EXPECT_EQ(options["limits"], json({{"queue", 64},
+                                     {"body_bytes", 32 << 20},
+                                     {"answer_tokens", nullptr},
+                                     {"request_tokens", nullptr},
+                                     {"request_seconds", 600}}));
   EXPECT_EQ(options["defaults"]["temperature"], 0.8);
   EXPECT_EQ(options["defaults"]["top_k"], 40);
   EXPECT_EQ(options["defaults"]["seed"], nullptr);
@@ -83,6 +86,8 @@ TEST(Serve, PassesAllFlags) {
                                    "1",
                                    "--max-tokens",
                                    "100",
+                                   "--max-context",
+                                   "200",
                                    "--request-timeout",
                                    "9",
                                    "--ssl-certfile",
@@ -111,8 +116,11 @@ TEST(Serve, PassesAllFlags) {
   EXPECT_EQ(options["allowed_hosts"], json({"models.example"}));
   EXPECT_EQ(options["template"], jinja.path);
   EXPECT_EQ(options["template_vars"], json({{"enable_thinking", false}}));
-  EXPECT_EQ(options["limits"],
-            json({{"queue", 2}, {"body_bytes", 1 << 20}, {"answer_tokens", 100}, {"request_seconds", 9}}));
+  EXPECT_EQ(options["limits"], json({{"queue", 2},
+                                     {"body_bytes", 1 << 20},
+                                     {"answer_tokens", 100},
+                                     {"request_tokens", 200},
+                                     {"request_seconds", 9}}));
   EXPECT_EQ(options["ssl_certfile"], certificate.path);
   EXPECT_EQ(options["ssl_keyfile"], key.path);
   EXPECT_EQ(options["defaults"]["temperature"], 0.25);
