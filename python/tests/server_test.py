@@ -177,6 +177,7 @@ def test_models_props_slots_and_metrics(server: str) -> None:
     ({"messages": [{"role": "tool", "content": "x", "tool_call_id": 5}]}, "tool_call_id"),
     ({"messages": USER, "tools": [{"type": "function"}]}, "tools[0]"),
     ({"messages": USER, "tools": [COUNT], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "other"),
+    ({"messages": USER, "tools": [COUNT], "tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format"),
     ({"messages": USER, "response_format": {"type": "json_schema"}}, "schema"), ({"messages": USER, "grammar": "root ::= ("}, "grammar"),
     ({"messages": [{"role": "user", "content": "x" * 30000}]}, "context size")])
 def test_wrong_requests_name_the_problem(server: str, body: dict[str, Any], word: str) -> None:

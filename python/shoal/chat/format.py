@@ -176,6 +176,9 @@ class ChatFormat:
         `continues`: the answer continues the last message. `schema`: kind and value for GrammarCompiler.compile()."""
         messages = normalise_messages(messages, knows_developer="developer" in self.template)
         tools = [] if tool_choice == "none" else tools or []
+        if tools and schema is not None and tool_choice != "auto":
+            raise ValueError("tool_choice forces a call, but a schema or grammar (such as response_format) restricts the text; "
+                             "omit one of them")
         tool_format = self.tool_format if tools else None
         prefill = messages.pop()["content"] if continues else ""
         if tool_format is not None:

@@ -23,7 +23,7 @@ MOST_TOOLS = 1024
 
 @dataclass
 class ChatInput:
-    """What a request asks for, in OpenAI's terms."""
+    """The chat fields of a request, in OpenAI's terms."""
     messages: Any
     tools: list[dict[str, Any]] = field(default_factory=list)
     tool_choice: str = "auto"  # none, auto, required, or the name of a tool

@@ -1,4 +1,4 @@
-"""Reads what requests of Responses and of Messages have in common: text content, effort, and formats of the answer."""
+"""Reads the fields that Responses and Messages share: text content, effort, and the format of the answer."""
 from typing import Any
 
 from .chat_request import ChatRequest

@@ -74,7 +74,7 @@ class MessageWork:
         return ("stop_sequence", stop) if stop is not None else ("end_turn", None)
 
     def matched_stop(self) -> str | None:
-        """The stop string of the request that ended the answer. The template has stop strings of its own."""
+        """The stop string of the request that ended the answer. Stop strings of the template do not count."""
         answer, own = self.request.generation.answers[0], self.request.parameters.stops
         if answer.finish != "stop":
             return None
@@ -101,7 +101,7 @@ def content_of(block: Block) -> dict[str, Any]:
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """The arguments of a call. A call that was cut off has none."""
+    """The arguments of a call. Returns {} for a truncated call."""
     try:
         arguments = json.loads(text)
     except (ValueError, RecursionError):
