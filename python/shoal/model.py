@@ -59,10 +59,11 @@ class Model:
         model = shoal.Model("model.gguf", devices="CPU0,CPU1", tensor_split="3,1", context=4096)
         print(model.complete("In the beginning", max_tokens=16, temperature=0).text)
 
-    `path`: a GGUF file; hf_repo="OWNER/REPO:QUANT" names a model of the hub instead. `devices`: names such as "CUDA0,CUDA1". `tensor_split`: shares such as "3,1", or "auto".
-    `context`: number of tokens that all requests share; 0: the trained context. `parallel`: number of requests that run
-    at the same time. `progress`: called with loaded and total bytes. `flags`: other flags of `shoal serve`, such as
-    cache_type_k="q8_0". Raises ValueError, MemoryError or DeviceError. Ctrl-C stops the loading.
+    `path`: a GGUF file; hf_repo="OWNER/REPO:QUANT" names a model of the hub instead. `devices`: names such as
+    "CUDA0,CUDA1". `tensor_split`: shares such as "3,1", or "auto". `context`: number of tokens that all requests share;
+    0: the trained context. `parallel`: number of requests that run at the same time. `progress`: called with loaded and
+    total bytes. `flags`: other flags of `shoal serve`, such as cache_type_k="q8_0". Raises ValueError, MemoryError or
+    DeviceError. Ctrl-C stops the loading.
     """
 
     def __init__(self, path: str | PathLike[str] | None = None, *, devices: str | None = None, tensor_split: str | None = None,
@@ -70,8 +71,9 @@ class Model:
                  threads: int | None = None, draft: int | None = None, progress: Progress | None = None, **flags: Any) -> None:
         forward_messages()
         os.environ.setdefault("SHOAL_PYTHON", sys.executable)  # downloads the model of hf_repo
-        options = {"model": None if path is None else text_of(path), "devices": devices, "tensor_split": tensor_split, "split_mode": split_mode,
-                   "context": context, "parallel": parallel, "threads": threads, "draft": draft, **flags}
+        options = {"model": None if path is None else text_of(path), "devices": devices, "tensor_split": tensor_split,
+                   "split_mode": split_mode, "context": context, "parallel": parallel, "threads": threads,
+                   "draft": draft, **flags}
         self._engine: _shoal.Engine | None = _shoal.Engine(flags_of(options), progress)
         self._submitter: Submitter | None = Submitter(self._engine)
         self._process = os.getpid()

@@ -101,9 +101,18 @@ def canned(monkeypatch: pytest.MonkeyPatch) -> Canned:
     return replace
 
 
+def settings_of(model: Path, *, limits: dict[str, Any] | None = None, defaults: dict[str, Any] | None = None,
+                model_flags: list[str] | None = None, **changes: Any) -> str:
+    """The settings of a server as JSON."""
+    return json.dumps({
+        "model": ["--model", str(model), "--devices", "CPU0", "-c", "2048", *(model_flags or [])], "host": "127.0.0.1", "port": 0,
+        "api_key_file": None, "alias": None, "cors_origins": [], "allowed_hosts": [], "template": None,
+        "template_vars": {}, "limits": {**LIMITS, **(limits or {})}, "ssl_certfile": None, "ssl_keyfile": None,
+        "defaults": {**DEFAULTS, **(defaults or {})}, **changes})
+
+
 @contextlib.contextmanager
-def running_server(model: Path, *, limits: dict[str, Any] | None = None, defaults: dict[str, Any] | None = None,
-                   model_flags: list[str] | None = None, **changes: Any) -> Iterator[str]:
+def running_server(model: Path, **changes: Any) -> Iterator[str]:
     import uvicorn
 
     from shoal import _shoal
@@ -111,11 +120,7 @@ def running_server(model: Path, *, limits: dict[str, Any] | None = None, default
     from shoal.server.backend import Backend
     from shoal.server.settings import parse
 
-    settings = parse(json.dumps({
-        "model": ["--model", str(model), "--devices", "CPU0", "-c", "2048", *(model_flags or [])], "host": "127.0.0.1", "port": 0,
-        "api_key_file": None, "alias": None, "cors_origins": [], "allowed_hosts": [], "template": None,
-        "template_vars": {}, "limits": {**LIMITS, **(limits or {})}, "ssl_certfile": None, "ssl_keyfile": None,
-        "defaults": {**DEFAULTS, **(defaults or {})}, **changes}))
+    settings = parse(settings_of(model, **changes))
     state = app.Server(settings, lambda: Backend(settings, _shoal.Engine(settings.model)))
     runner = uvicorn.Server(uvicorn.Config(app.build(state), host="127.0.0.1", port=0, log_level="warning",
                                            timeout_graceful_shutdown=5))
@@ -135,7 +140,9 @@ def wait_until_ready(runner: Any, state: Any, thread: threading.Thread) -> str:
     while time.monotonic() < end and thread.is_alive() and state.load_error is None:
         if runner.started:
             url = f"http://127.0.0.1:{runner.servers[0].sockets[0].getsockname()[1]}"
-            if httpx.get(f"{url}/health").status_code == 200:
+            status = httpx.get(f"{url}/health").status_code
+            if status == 200:
                 return url
+            assert status == 503
         time.sleep(0.02)
     raise RuntimeError(f"the server does not start: {state.load_error or 'see its output'}")

@@ -293,6 +293,13 @@ def test_import_takes_little_time() -> None:
     assert min(times) < 0.3
 
 
+def test_probe_measures_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    measured = shoal.probe(devices="CPU0", dtypes="q8_0", quick=True)
+    assert [device["name"] for device in measured["machine"]["devices"]] == ["CPU0"]
+    assert Path(measured["file"]).is_relative_to(tmp_path)
+
+
 def test_functions_return_the_json_of_the_program(model_path: Path) -> None:
     assert "CPU0" in [device["name"] for device in shoal.devices()["devices"]]
     plan = shoal.plan(model_path, devices="CPU0,CPU1", tensor_split="3,1", context=512)

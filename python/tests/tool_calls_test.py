@@ -383,6 +383,8 @@ def test_cut_off_calls_are_reported():
     assert calls_of(events) == [("f", '{"path": "/home/a')] and parser.broken == [
         0
     ]  # never a shortened path in valid JSON
+    parser, events = parsed(generic_format(), ['<tool_call>{"name": "f", "arguments": {}}</tool_'])  # only the mark is cut off
+    assert (content_of(events), calls_of(events), parser.broken) == ("", [("f", "{}")], [])
     parser, events = parsed(generic_format(), ['Yes. <tool_call>{"name": "f", "argu'])
     assert (content_of(events), calls_of(events), parser.broken) == ('Yes.{"name": "f", "argu', [], [])
 

@@ -225,7 +225,8 @@ class ChatFormat:
     def _find_ids(self, wanted: set[bytes]) -> list[int]:
         return [token for token, (piece, is_control) in enumerate(self._pieces) if is_control and piece in wanted]
 
-    def _matcher(self, prompt: Prompt, tool_choice: str, parallel: bool, schema: tuple[str, Any] | None) -> Callable[[], Any] | None:
+    def _matcher(self, prompt: Prompt, tool_choice: str, parallel: bool,
+                 schema: tuple[str, Any] | None) -> Callable[[], Any] | None:
         end = self._thought_end(prompt.parts[-1][0]) if prompt.begins_thought else ""
         if prompt.tool_format is not None and tool_choice != "auto":
             text = prompt.tool_format.grammar(prompt.tools, tool_choice, parallel, control=self.grammars.control, thought_end=end)

@@ -172,16 +172,17 @@ class Grammar:
     """A compiled grammar. It is immutable and makes any number of matchers."""
 
     def __init__(self, tokenizer: llguidance.LLTokenizer, text: str, kind: str, size: int, ends: list[int]) -> None:
-        self._kind, self._size, self._ends = kind, size, ends
-        self._first = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=llguidance.LLParserLimits(**LIMITS))
+        first = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=llguidance.LLParserLimits(**LIMITS))
+        if first.is_error():
+            raise GrammarError(f"the {kind} grammar is invalid: {_one_line(first.get_error())}")
+        self._first = Matcher(first, kind, size, ends)
+        self._first.mask()  # the matchers of all answers start with this mask
         self._lock = threading.Lock()
-        if self._first.is_error():
-            raise GrammarError(f"the {kind} grammar is invalid: {_one_line(self._first.get_error())}")
 
     def matcher(self) -> "Matcher":
         """A matcher at the start of an answer."""
         with self._lock:
-            return Matcher(self._first.deep_copy(), self._kind, self._size, self._ends)
+            return self._first.copy()
 
 
 @functools.lru_cache(maxsize=8)
@@ -198,8 +199,14 @@ class Matcher:
 
     def __init__(self, matcher: llguidance.LLMatcher, kind: str, size: int, ends: list[int]) -> None:
         self._matcher, self._kind = matcher, kind
-        self._ends = ends
+        self._size, self._ends = size, ends
         self._end_mask = _end_mask(size, tuple(ends))
+        self._mask: bytes | None = None  # of the next token, if it is known
+
+    def copy(self) -> "Matcher":
+        copy = Matcher(self._matcher.deep_copy(), self._kind, self._size, self._ends)
+        copy._mask = self._mask
+        return copy
 
     @property
     def done(self) -> bool:
@@ -209,6 +216,11 @@ class Matcher:
     def mask(self) -> bytes:
         """Allowed tokens as little-endian uint32 words, (vocabulary + 31) // 32 of them: token t is bit t % 32 of word
         t // 32. Raises GrammarError if no token is possible or a limit is exceeded."""
+        if self._mask is None:
+            self._mask = self._new_mask()
+        return self._mask
+
+    def _new_mask(self) -> bytes:
         if self.done:
             return self._end_mask
         mask = self._matcher.compute_bitmask()[:len(self._end_mask)]  # llguidance may add a word
@@ -221,6 +233,7 @@ class Matcher:
 
     def accept(self, token: int) -> None:
         """Continues the answer with a token. Raises GrammarError if the grammar does not allow it."""
+        self._mask = None
         if self.done and token in self._ends:
             return
         if self.done or not self._matcher.consume_token(token):

@@ -5,6 +5,8 @@ import secrets
 import string
 from typing import TYPE_CHECKING, Any, Union
 
+from .tool_marks import PARTLY, match_mark
+
 if TYPE_CHECKING:
     from .tool_calls import ToolFormat
 
@@ -101,3 +103,11 @@ class Reader:
     def read(self, text: str, final: bool) -> None:
         """Continues with the text after all used characters. `final`: no more text comes. Raises Malformed."""
         raise NotImplementedError
+
+    def end(self, text: str, final: bool) -> bool:
+        """Reads the mark after the calls, which the end of the answer may cut off. Returns whether the calls are complete."""
+        end = match_mark(text, self.used, self.format.call_end)
+        self.done = final or end != PARTLY
+        if self.done:
+            self.used = len(text) if end == PARTLY else max(self.used, end)
+        return self.done

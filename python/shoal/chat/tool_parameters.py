@@ -76,8 +76,8 @@ class ParameterReader(Reader):
         other = match_any(text, self.used, self.format.other_marks)
         if PARTLY in (begin, end) and not final:
             return False
-        if end >= 0 or other >= 0:
-            self.used = end if end >= 0 else self.used
+        if end >= 0 or other >= 0 or (end == PARTLY and begin == NO):  # the end of the answer may cut off the mark
+            self.used = len(text) if end == PARTLY else max(self.used, end)
             self.calls.add("}" if self._count else "{}")
             self.begun, self.done = False, True
             return False

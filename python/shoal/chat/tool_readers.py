@@ -12,7 +12,6 @@ from typing import Any
 
 from .json_stream import JsonStream
 from .tool_events import Malformed, Reader
-from .tool_marks import PARTLY, match_mark
 from .tool_parameters import ParameterReader
 from .tool_values import GemmaStream, python_calls
 
@@ -69,15 +68,7 @@ class JsonReader(Reader):
         elif not self._count:
             raise Malformed
         else:
-            return self._end(text, final)
-        return True
-
-    def _end(self, text: str, final: bool) -> bool:
-        end = match_mark(text, self.used, self.format.call_end)
-        if end == PARTLY and not final and self.format.call_end.strip():
-            return False
-        self.used = max(self.used, end)
-        self.done = True
+            return self.end(text, final)
         return True
 
 
@@ -225,10 +216,7 @@ class NamedReader(Reader):
                 raise Malformed
         if self._stream.done:
             self.begun = False
-            end = match_mark(text, self.used, self.format.call_end)
-            if end == PARTLY and not final and self.format.call_end.strip():
-                return
-            self.used, self.done = max(self.used, end), True
+            self.end(text, final)
 
     def _header(self, text: str, final: bool) -> bool:
         """Reads the text up to the arguments. Returns whether it is complete."""
@@ -291,9 +279,7 @@ class GemmaReader(Reader):
             self.used += step
         if self._stream.done:
             self.begun = False
-            end = match_mark(text, self.used, self.format.call_end)
-            if end != PARTLY or final:
-                self.used, self.done = max(self.used, end), True
+            self.end(text, final)
 
 
 class PythonicReader(Reader):

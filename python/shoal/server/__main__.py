@@ -68,7 +68,8 @@ def main() -> int:
     config = uvicorn.Config(
         application.build(state), host=settings.host, port=settings.port, log_level="warning", access_log=False,
         backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=SHUTDOWN_SECONDS + 5,
-        ssl_certfile=settings.ssl_certfile, ssl_keyfile=settings.ssl_keyfile, server_header=False, h11_max_incomplete_event_size=65536)
+        ssl_certfile=settings.ssl_certfile, ssl_keyfile=settings.ssl_keyfile, server_header=False,
+        h11_max_incomplete_event_size=65536)
     server = UvicornServer(config, state)
     state.on_load_error = stop_with(failures, server, "")
     try:

@@ -97,7 +97,7 @@ def build(server: Server) -> Starlette:
     def post(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             backend = server.ready()
-            with server.counted(backend):
+            with server.counted(backend), reported_failures():
                 data = await body_of(request)
                 body = await asyncio.to_thread(parse_object, data) if len(data) > LONG_BODY else parse_object(data)
                 return await endpoint(backend, request, Fields(body))
@@ -105,7 +105,8 @@ def build(server: Server) -> Starlette:
 
     def get(endpoint: Callable[[Backend, Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
-            return await endpoint(server.ready(), request)
+            with reported_failures():
+                return await endpoint(server.ready(), request)
         return handle
 
     posts: dict[str, Endpoint] = {
@@ -124,9 +125,21 @@ def build(server: Server) -> Starlette:
     routes += [Route(path, file_of(name), methods=["GET"]) for path, name in
                (("/", "index.html"), ("/app.js", "app.js"), ("/style.css", "style.css"))]
     handlers: dict[Any, Any] = {ApiError: on_api_error, HTTPException: on_http_error, Disconnected: on_disconnect,
-                                ClientDisconnect: on_disconnect, Exception: on_error}
+                                ClientDisconnect: on_disconnect}
     return Starlette(routes=routes, lifespan=server.lifespan, exception_handlers=handlers,
                      middleware=[Middleware(Guard, settings=server.settings)])
+
+
+@contextlib.contextmanager
+def reported_failures() -> Iterator[None]:
+    """Logs an unexpected error, and raises ApiError instead."""
+    try:
+        yield
+    except (ApiError, HTTPException, Disconnected, ClientDisconnect):
+        raise
+    except Exception:
+        LOG.exception("a request failed")
+        raise ApiError(500, "the server failed; see its log") from None
 
 
 async def body_of(request: Request) -> bytes:
@@ -198,8 +211,3 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 async def on_disconnect(_: Request, __: Exception) -> Response:
     return Response(status_code=499)  # the client has disconnected
-
-
-async def on_error(request: Request, error: Exception) -> Response:
-    LOG.error("a request failed", exc_info=error)
-    return response_of(ApiError(500, "the server failed; see its log"), request.url.path)

@@ -55,7 +55,7 @@ def read_tools(fields: Fields) -> list[dict[str, Any]]:
     for index, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise invalid(f"tools[{index}]", f"is {shown(tool)}; give {{\"type\": \"function\", \"function\": {{\"name\": ...}}}}")
+            raise invalid(f"tools[{index}]", f'is {shown(tool)}; give {{"type": "function", "function": {{"name": ...}}}}')
         if not isinstance(function.get("parameters") or {}, dict):
             raise invalid(f"tools[{index}].function.parameters", "is not a JSON schema; give an object")
     return tools

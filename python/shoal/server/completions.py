@@ -59,10 +59,12 @@ class TextCompletion:
         result = text_entries(self.backend, outputs, self.listed, offset)
         if self.echo and offset == 0:  # the first token of a prompt is certain; SDKs refuse null
             first = self.backend.piece(prompt[0]).decode(errors="replace")
-            shift = len(self.backend.engine.decode(prompt[:1]).decode(errors="replace"))
+            second = result["tokens"][0] if result["tokens"] else ""
+            # The text of both tokens may lack the space at the begin of the second one.
+            shift = len(self.backend.engine.decode(prompt[:2]).decode(errors="replace")) - len(second)
             result = {"tokens": [first, *result["tokens"]], "token_logprobs": [0.0, *result["token_logprobs"]],
                       "top_logprobs": [{}, *result["top_logprobs"]],
-                      "text_offset": [0, *(shift + one for one in result["text_offset"])]}
+                      "text_offset": [0, *(max(shift + one, 0) for one in result["text_offset"])]}
         return result
 
     async def result(self) -> dict[str, Any]:

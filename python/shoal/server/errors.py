@@ -28,6 +28,8 @@ class ApiError(Exception):
     def headers(self) -> dict[str, str]:
         # Clients retry after 408, 429 and 5xx. A repeated request would meet the same time limit.
         headers = {"x-should-retry": "false"} if self.status == 408 else {}
+        if self.status in (408, 413):  # the rest of the body may never end
+            headers["Connection"] = "close"
         if self.retry_after is not None:
             headers["Retry-After"] = str(self.retry_after)
         return headers

@@ -36,7 +36,8 @@ class Generation:
 
     def __init__(self, backend: "Backend", prompt: list[int], parameters: Parameters,
                  new_matcher: Callable[[], Matcher] | None = None, is_checked: bool = False, **options: Any) -> None:
-        """`is_checked`: whether the queue has room, as for each prompt of a list. `options`: further options of Engine.submit()."""
+        """`is_checked`: whether the queue has room, as for each prompt of a list. `options`: further options of
+        Engine.submit()."""
         self.backend = backend
         self._is_checked = is_checked
         self.prompt = prompt

@@ -1,4 +1,6 @@
 """Middleware that protects the server: API key, host names, origins of web pages, and the size of requests."""
+import asyncio
+import contextlib
 import hmac
 import re
 from typing import Any
@@ -14,6 +16,7 @@ from .settings import Settings
 PUBLIC = {"/", "/app.js", "/style.css", "/health", "/v1/health", "/favicon.ico"}
 LOCAL_HOSTS = {"localhost", "127.0.0.1", "[::1]"}
 LOCAL_ORIGIN = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
+DRAIN_SECONDS = 2.0
 PAGE_POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 
@@ -43,7 +46,7 @@ class Guard:
             self._check_origin(headers, scope["method"])
             if scope["path"] not in PUBLIC:
                 self._check_key(headers)
-            receive = self._limited(headers, receive)
+            receive = await self._limited(headers, receive)
             await self._app(scope, receive, send)
         except ApiError as error:
             await response_of(error, scope["path"])(scope, receive, send)
@@ -69,12 +72,14 @@ class Guard:
         if not hmac.compare_digest(given.encode("latin-1", "replace"), self._key):
             raise ApiError(401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
 
-    def _limited(self, headers: Headers, receive: Receive) -> Receive:
+    async def _limited(self, headers: Headers, receive: Receive) -> Receive:
         """Reads at most the allowed number of bytes."""
         limit = self._settings.limits.body_bytes
         problem = f"the request is larger than {limit} bytes; send a smaller one, or raise --max-body"
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > limit:
+            if "expect" not in headers:
+                await drain(receive)
             raise ApiError(413, problem)
         received = 0
 
@@ -83,6 +88,7 @@ class Guard:
             message = await receive()
             received += len(message.get("body", b""))
             if received > limit:
+                await drain(receive)
                 raise ApiError(413, problem)
             return message
 
@@ -116,3 +122,11 @@ class Guard:
             return "*"
         is_local = "localhost" in origins and LOCAL_ORIGIN.fullmatch(origin)
         return origin if is_local or origin in origins else None
+
+
+async def drain(receive: Receive) -> None:
+    """Reads the rest of a body for a short time. A client that still sends at the end of the connection sees no answer."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while (await receive()).get("more_body"):
+                pass

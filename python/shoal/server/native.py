@@ -134,7 +134,7 @@ def member(result: dict[str, Any], path: Any) -> Any:
 async def tokenize(backend: "Backend", request: Request, fields: Fields) -> Response:
     content = fields.text("content")
     if content is None:
-        return JSONResponse({"tokens": []})
+        raise invalid("content", "is missing; give a text")
     add, parse, pieces = fields.flag("add_special"), fields.flag("parse_special", True), fields.flag("with_pieces")
 
     def answer() -> Response:

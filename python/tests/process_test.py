@@ -1,0 +1,93 @@
+"""The server in a process of its own: encrypted connections, and the end of the process after a failure of a device."""
+import contextlib
+import json
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from conftest import settings_of
+
+pytest.importorskip("shoal._shoal", reason="the compiled module is missing; build it first", exc_type=ModuleNotFoundError)
+
+from shoal.program import PROGRAM  # noqa: E402
+
+# The file of the second argument stands for the failure of a device.
+FAILING_SERVER = """
+import os, sys
+from shoal import _shoal
+
+class FailingEngine(_shoal.Engine):
+    def failure(self):
+        return "CPU1 is lost" if os.path.exists(sys.argv[2]) else super().failure()
+
+_shoal.Engine = FailingEngine
+from shoal.server.__main__ import main
+sys.exit(main())
+"""
+
+
+@contextlib.contextmanager
+def running(command: list[str | Path]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server and its URL. The process ends after the `with` block."""
+    environment = {**os.environ, "SHOAL_PYTHON": sys.executable}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            lines = []
+            for line in server.stderr:
+                lines.append(line)
+                if "listening on " in line:
+                    break
+            else:
+                pytest.fail(f"the server does not start: {''.join(lines)}")
+            yield server, lines[-1].split()[-1]
+        finally:
+            server.kill()
+
+
+def wait_for_model(client: httpx.Client) -> None:
+    while client.get("/health").status_code == 503:
+        time.sleep(0.02)
+
+
+@pytest.mark.timeout(120)
+def test_failed_device_ends_the_process(model_path: Path, tmp_path: Path) -> None:
+    failure = tmp_path / "failure"
+    command = [sys.executable, "-P", "-c", FAILING_SERVER, settings_of(model_path), failure]
+    with running(command) as (server, url), httpx.Client(base_url=url, timeout=60) as client:
+        wait_for_model(client)
+        body = {"prompt": "In", "max_tokens": 4}
+        assert client.post("/v1/completions", json=body).status_code == 200
+        failure.touch()
+        answer = client.post("/v1/completions", json=body)
+        assert answer.status_code == 503 and "CPU1 is lost" in answer.json()["error"]["message"]
+        assert server.wait(30) == 1
+        assert server.stderr is not None
+        errors = [line for line in server.stderr.read().splitlines() if "error" in line]
+        assert errors == ["shoal: error: a device has failed: CPU1 is lost"]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing; install it")
+@pytest.mark.timeout(120)
+def test_certificate_encrypts_connections(model_path: Path, tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                    "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key,
+                    "-out", certificate], check=True, capture_output=True)
+    command = [PROGRAM, "serve", "-m", model_path, "--devices", "CPU0", "--port", "0", "--ssl-keyfile", key,
+               "--ssl-certfile", certificate]
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    with running(command) as (_, url), httpx.Client(base_url=url, verify=trusted, timeout=60) as client:
+        wait_for_model(client)
+        assert url.startswith("https://")
+        answer = client.post("/v1/completions", json={"prompt": "In", "max_tokens": 4})
+        assert len(json.loads(answer.content)["choices"]) == 1
+        with pytest.raises(httpx.TransportError):
+            httpx.get(url.replace("https:", "http:") + "/health")
