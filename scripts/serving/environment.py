@@ -1,4 +1,4 @@
-"""The virtual environment of the suites, and the source packages that contain them (build/suites)."""
+"""The virtual environments of the suites, and the source packages that contain them (build/suites)."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ import tarfile
 from server import ROOT, ServingError, say
 
 FOLDER = ROOT / "build/suites"
-REQUIREMENTS = pathlib.Path(__file__).parent / "requirements.txt"
+SCRIPTS = pathlib.Path(__file__).parent
 LLAMA = ("llama-cpp-python", "0.3.36")
 OPENAI = ("openai", "3.57.0")
 ANTHROPIC = ("anthropic", "2.14.0")
@@ -26,17 +26,18 @@ def logged(command: list[str | pathlib.Path], log: pathlib.Path, what: str) -> N
         )
 
 
-def venv_python() -> pathlib.Path:
-    """Python with the packages of requirements.txt. Installs them if they are missing or of another version."""
-    folder, wanted = FOLDER / "venv", REQUIREMENTS.read_text()
-    python, stamp, log = folder / "bin/python", folder / "requirements.txt", FOLDER / "venv.log"
+def venv_python(name: str = "suites") -> pathlib.Path:
+    """Python with the packages of NAME_requirements.txt. Installs them if they are missing or of another version."""
+    requirements = SCRIPTS / f"{name}_requirements.txt"
+    folder, wanted = FOLDER / f"{name}-venv", requirements.read_text()
+    python, stamp, log = folder / "bin/python", folder / "requirements.txt", FOLDER / f"{name}-venv.log"
     if stamp.is_file() and stamp.read_text() == wanted:
         return python
     say(f"suites: installing packages into {folder}; this takes minutes")
     FOLDER.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
     logged([sys.executable, "-m", "venv", folder], log, "making a virtual environment")
-    logged([python, "-m", "pip", "install", "-r", REQUIREMENTS], log, "installing the packages of the suites")
+    logged([python, "-m", "pip", "install", "-r", requirements], log, "installing the packages of the suites")
     stamp.write_text(wanted)
     return python
 
@@ -53,24 +54,9 @@ def source_of(package: tuple[str, str], given: pathlib.Path | None = None) -> pa
     log.write_bytes(b"")
     download = FOLDER / "download"
     python = venv_python()
-    # pip prepares the metadata of a source package. Without isolation, it uses the build packages of the environment.
-    logged(
-        [
-            python,
-            "-m",
-            "pip",
-            "download",
-            "--no-deps",
-            "--no-build-isolation",
-            "--no-binary",
-            ":all:",
-            "-d",
-            download,
-            f"{name}=={version}",
-        ],
-        log,
-        f"downloading {name}",
-    )
+    # pip installs the build packages of a source package, in order to read its metadata. They may be wheels.
+    command = [python, "-m", "pip", "download", "--no-deps", "--no-binary", name, "-d", download, f"{name}=={version}"]
+    logged(command, log, f"downloading {name}")
     archive = download / f"{label}.tar.gz"
     if not archive.is_file():
         raise ServingError(f"{download} has no {archive.name}; full output of the download: {log}")

@@ -65,8 +65,8 @@ def run(settings: Settings) -> Result:
     log = settings.folder / "evaluation.log"
     with serve(settings, "evaluation") as server:
         command: list[str | pathlib.Path] = [
-            environment.venv_python(),
-            environment.REQUIREMENTS.parent / "evaluation_client.py",
+            environment.venv_python("evaluation"),
+            environment.SCRIPTS / "evaluation_client.py",
             server.url,
             folder,
             output,

@@ -142,6 +142,16 @@ class Server:
         found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
         return int(found[1]) * 1024 if found else 0
 
+    def processor_seconds(self) -> tuple[float, float]:
+        """Processor time of the main thread, which runs the event loop of `shoal serve`, and of all threads."""
+        assert self.process is not None
+        folder = pathlib.Path(f"/proc/{self.process.pid}")
+        times = []
+        for path in (folder / f"task/{self.process.pid}/stat", folder / "stat"):
+            user, system = path.read_text().rpartition(")")[2].split()[11:13]
+            times.append((int(user) + int(system)) / os.sysconf("SC_CLK_TCK"))
+        return times[0], times[1]
+
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@
   lm_eval   lm-evaluation-harness: generations equal `shoal run --temp 0`, log likelihoods equal `shoal run
             --top-logits`
 
-The first run installs packages into build/suites/venv and downloads source packages, and needs the network. All servers
+The first run installs packages into build/suites and downloads source packages, and needs the network. All servers
 listen on 127.0.0.1. Exits with 1 if a suite fails."""
 
 import argparse
@@ -62,9 +62,9 @@ def parse_arguments() -> argparse.Namespace:
     add(
         "--api",
         type=pathlib.Path,
-        default=ROOT.parent / "shared/serving/openai_min.json",
+        default=ROOT / "scripts/serving/openai_api.json",
         metavar="FILE",
-        help="OpenAPI description of OpenAI's interface for schemathesis (../shared/serving/openai_min.json)",
+        help="OpenAPI description of OpenAI's interface for schemathesis (scripts/serving/openai_api.json)",
     )
     add("--port", type=int, default=0, help="port of the servers (default: any free port)")
     add("--folder", type=pathlib.Path, default=FOLDER / "reports", metavar="DIR", help="folder of logs and reports")
