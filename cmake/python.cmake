@@ -1,8 +1,9 @@
 # Builds the module of the Python package (python/). SHOAL_PYTHON=AUTO builds the module if the interpreter has nanobind
 # and its headers are installed, ON always, OFF never. In the build folder, python/shoal is a usable package: it has the
-# module, and links to the sources, the program and the plug-ins.
+# module, and links to the sources, the program and the plug-ins. The tests load AddressSanitizer before a module with
+# AddressSanitizer. There is no module with ThreadSanitizer.
 set(SHOAL_PYTHON AUTO CACHE STRING "Build the Python module: AUTO (if nanobind is found), ON, OFF")
-if(SHOAL_PYTHON STREQUAL "OFF" OR SHOAL_SANITIZE)
+if(SHOAL_PYTHON STREQUAL "OFF" OR SHOAL_SANITIZE MATCHES "thread")
   return()
 endif()
 
@@ -39,8 +40,10 @@ target_link_libraries(shoal_python PRIVATE shoal_tools shoal_flags ${CMAKE_DL_LI
 shoal_enable_plugins(shoal_python)
 target_link_options(shoal_python PRIVATE LINKER:-Bsymbolic-functions
   LINKER:--exclude-libs,libshoal_collectives.a:libshoal_machine.a:libshoal_meta.a:libshoal_sched.a:libshoal_models.a:libshoal_tuning.a:libshoal_tools.a)
-nanobind_add_stub(shoal_python_stub MODULE _shoal OUTPUT ${shoal_package}/_shoal.pyi PYTHON_PATH ${shoal_package}
-                  DEPENDS shoal_python)
+if(NOT SHOAL_SANITIZE)
+  nanobind_add_stub(shoal_python_stub MODULE _shoal OUTPUT ${shoal_package}/_shoal.pyi PYTHON_PATH ${shoal_package}
+                    DEPENDS shoal_python)
+endif()
 
 file(GLOB package_files RELATIVE ${PROJECT_SOURCE_DIR}/python/shoal CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/python/shoal/*)
 list(FILTER package_files EXCLUDE REGEX "^(__pycache__|_shoal\\..*)$")

@@ -287,6 +287,7 @@ def test_threads_may_close_a_model_together(model_path: Path) -> None:
         assert not thread.is_alive()
 
 
+@pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer takes longer")
 def test_import_takes_little_time() -> None:
     code = "import time; begin = time.perf_counter(); import shoal; print(time.perf_counter() - begin)"
     times = [float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) for _ in range(5)]

@@ -24,6 +24,7 @@ from .messages import normalise_messages
 __all__ = ["Renderer", "TemplateError", "default_template", "normalise_messages", "renderer_file"]
 
 LONGEST_ANSWER = 128 << 20  # bytes of JSON
+CHILD_VARIABLES = ("LD_LIBRARY_PATH", "TZ")  # templates see no keys in the environment
 REMEDY = "give another template with --template FILE"
 
 CHATML = (
@@ -126,8 +127,9 @@ class Renderer:
         if self._child is None:
             command = [sys.executable, "-I", str(renderer_file()), "--loop", str(int(self._seconds) + 1),
                        str(self._mebibytes)]
+            environment = {name: os.environ[name] for name in CHILD_VARIABLES if name in os.environ}
             self._child = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                           stderr=subprocess.DEVNULL)
+                                           stderr=subprocess.DEVNULL, env=environment)
             os.set_blocking(self._child.stdin.fileno(), False)
             self._finalizer = weakref.finalize(self, _stop, self._child)
         return self._child
