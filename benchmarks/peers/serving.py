@@ -4,8 +4,7 @@ from the source package of llama-cpp-python.
 
   scripts/make_model.py --preset 1b --type q4_0 1b-q4_0.gguf
   benchmarks/peers/serving.py -m 1b-q4_0.gguf -t 2 --clients 1,4,16 -p 256 -n 64 -r 3
-  benchmarks/peers/serving.py -m 1b-q4_0.gguf -t 2 --overhead        # `shoal serve` against `shoal bench -np`
-  benchmarks/peers/serving.py --setup                                # only compiles llama-server
+  benchmarks/peers/serving.py --setup                            # only compiles llama-server
 
 In each round, both servers run one after the other, and the order alternates from round to round. All clients of a
 server begin at the same time, and each client sends --requests requests, one at a time. Prompts are random, so no
@@ -15,9 +14,8 @@ Prints a Markdown table (or JSON, -o). tokens/s is the rate of generated tokens 
 prompts. TTFT is the median time from a request to its first token. All numbers are medians of the rounds. A ratio above
 1 means that shoal is faster: a ratio is the median of all rounds, and in parentheses the ratio of the best values.
 
---overhead compares the time of one request per client with the time of `shoal bench -np` for the same numbers of
-tokens. Clients and server use the same processors as the engine. The ratio is the time of the engine divided by the
-time of the server. Exits with 1 if a ratio is below 0.97."""
+"cost" is the share of the event loop's thread in the processor time of `shoal serve`. The other threads belong to the
+engine, so the engine would have this time without the server."""
 
 import argparse
 import dataclasses
@@ -42,7 +40,6 @@ from measuring.program import Stopped, signals_stop  # noqa: E402
 from server import Server, ServingError  # noqa: E402
 
 CELL = 256  # llama.cpp rounds the context of each request up to a multiple of this number
-LOWEST_RATIO = 0.97  # of --overhead
 LOGS = ROOT / "build/peers-serving"
 
 
@@ -82,6 +79,7 @@ class Row:
     clients: int
     ours: list[clients.Sample] = dataclasses.field(default_factory=list)
     theirs: list[clients.Sample] = dataclasses.field(default_factory=list)
+    costs: list[float] = dataclasses.field(default_factory=list)
 
     @property
     def rounds(self) -> int:
@@ -100,29 +98,14 @@ class Row:
             "ttft_llama-server": statistics.median(theirs for _, theirs in firsts),
             "ttft_ratio": statistics.median(theirs / ours for ours, theirs in firsts),
             "ttft_best_ratio": min(theirs for _, theirs in firsts) / min(ours for ours, _ in firsts),
+            "cost": statistics.median(self.costs),
         }
-
-
-@dataclasses.dataclass
-class Overhead:
-    """The seconds of the same work in the engine and in the server, per round."""
-
-    model: str
-    clients: int
-    engine: list[float] = dataclasses.field(default_factory=list)
-    server: list[float] = dataclasses.field(default_factory=list)
-
-    def ratio(self) -> float:
-        return statistics.median(engine / server for engine, server in zip(self.engine, self.server, strict=False))
-
-    def best_ratio(self) -> float:
-        return min(self.engine) / min(self.server)
 
 
 def markdown(rows: list[Row]) -> list[str]:
     lines = [
-        "| model | clients | tokens/s shoal | tokens/s llama-server | ratio | TTFT shoal | TTFT llama-server | ratio |",
-        f"|{'---|' * 8}",
+        "| model | clients | tokens/s shoal | tokens/s llama-server | ratio | TTFT shoal | TTFT llama-server | ratio | cost |",
+        f"|{'---|' * 9}",
     ]
     for row in rows:
         found = row.summary()
@@ -130,18 +113,7 @@ def markdown(rows: list[Row]) -> list[str]:
             f"| {row.model} | {row.clients} | {found['shoal']:.1f} | {found['llama-server']:.1f} | "
             f"{found['ratio']:.2f} "
             f"({found['best_ratio']:.2f}) | {found['ttft_shoal']:.2f} s | {found['ttft_llama-server']:.2f} s | "
-            f"{found['ttft_ratio']:.2f} ({found['ttft_best_ratio']:.2f}) |"
-        )
-    return lines
-
-
-def overhead_markdown(rows: list[Overhead]) -> list[str]:
-    lines = ["| model | clients | engine | server | ratio |", f"|{'---|' * 5}"]
-    for row in rows:
-        lines.append(
-            f"| {row.model} | {row.clients} | {statistics.median(row.engine):.2f} s | "
-            f"{statistics.median(row.server):.2f} s | "
-            f"{row.ratio():.3f} ({row.best_ratio():.3f}) |"
+            f"{found['ttft_ratio']:.2f} ({found['ttft_best_ratio']:.2f}) | {found['cost']:.1%} |"
         )
     return lines
 
@@ -173,7 +145,6 @@ def parse_arguments() -> argparse.Namespace:
     add("-r", dest="rounds", type=positive(int), default=3, metavar="INT", help="number of rounds (3)")
     add("-o", dest="output", choices=["md", "json"], default="md")
     add("--json", type=pathlib.Path, metavar="FILE", help="file that gets the JSON in addition to the table")
-    add("--overhead", action="store_true", help="compare `shoal serve` with `shoal bench -np`")
     add(
         "--shoal",
         default=str(PROGRAM),
@@ -255,114 +226,56 @@ class Comparison:
         for model in arguments.models:
             if not pathlib.Path(model).exists():
                 raise CompareError(f"{model}: no such file; scripts/make_model.py writes models")
-        self.programs = [shoal_program(arguments)] + ([] if arguments.overhead else [llama_program(arguments)])
+        self.programs = [shoal_program(arguments), llama_program(arguments)]
         self.names = labels(arguments.models)
-        kind = Overhead if arguments.overhead else Row
-        self.rows = [kind(name, count) for name in self.names for count in arguments.clients]
+        self.rows = [Row(name, count) for name in self.names for count in arguments.clients]
         self.others = Others()
 
     def run(self) -> None:
         for number in range(self.arguments.rounds):
             for place, (name, model) in enumerate(zip(self.names, self.arguments.models, strict=True)):
                 rows = [row for row in self.rows if row.model == name]
-                parts = [self.engine_round, self.server_round] if self.arguments.overhead else [self.server_round] * 2
-                order = list(enumerate(parts))
-                for which, part in reversed(order) if (place + number) % 2 else order:
-                    part(rows, model, number, which)
+                for which in (1, 0) if (place + number) % 2 else (0, 1):
+                    self.server_round(rows, model, number, which)
 
-    def server_round(self, rows: list, model: str, number: int, which: int) -> None:
-        """All numbers of clients on one server. `which`: the program; with --overhead, there is only one."""
-        arguments = self.arguments
-        program = self.programs[0 if arguments.overhead else which]
+    def server_round(self, rows: list[Row], model: str, number: int, which: int) -> None:
+        """All numbers of clients on one server. `which`: the program."""
+        arguments, program = self.arguments, self.programs[which]
         with self.others.watched(), program.server(model, arguments) as server:
             vocabulary = clients.vocabulary_of(server.port)
             clients.run(server.port, clients.Load(1, 1, arguments.prompt, 4), vocabulary, -1)  # warm-up
             for row in rows:
                 self.say(row, number, program.name)
-                requests = 1 if arguments.overhead else arguments.requests
-                load = clients.Load(row.clients, requests, arguments.prompt, arguments.generate)
+                load = clients.Load(row.clients, arguments.requests, arguments.prompt, arguments.generate)
+                before = server.processor_seconds()
                 sample = clients.run(server.port, load, vocabulary, number)
-                if isinstance(row, Overhead):
-                    row.server.append(sample.seconds)
-                else:
-                    (row.theirs if which else row.ours).append(sample)
+                main, total = (now - then for now, then in zip(server.processor_seconds(), before, strict=True))
+                if which == 0:
+                    row.costs.append(main / total)
+                (row.theirs if which else row.ours).append(sample)
                 server.check()
 
-    def engine_round(self, rows: list[Overhead], model: str, number: int, _: int) -> None:
-        arguments, program = self.arguments, self.programs[0]
-        for row in rows:
-            self.say(row, number, "shoal bench")
-            command = [
-                *arguments.prefix,
-                str(program.path),
-                "bench",
-                "-m",
-                model,
-                "-np",
-                str(row.clients),
-                "-p",
-                str(arguments.prompt),
-                "-n",
-                str(arguments.generate),
-                "-t",
-                str(arguments.threads),
-                "-ub",
-                str(arguments.ubatch),
-                "-r",
-                "1",
-                "-o",
-                "jsonl",
-            ]
-            with self.others.watched():
-                found = [one for one in engines.json_objects(engines.run(command, "shoal bench")) if "t_pp" in one]
-            if len(found) != 1:
-                raise CompareError("shoal bench printed no single row with t_pp; use a newer program")
-            row.engine.append(float(found[0]["t_pp"]) + float(found[0]["t_tg"]))
-
-    def say(self, row: Row | Overhead, number: int, name: str) -> None:
+    def say(self, row: Row, number: int, name: str) -> None:
         print(
             f"serving: {row.model}, {row.clients} clients, round {number + 1} of {self.arguments.rounds}: {name}",
             file=sys.stderr,
             flush=True,
         )
 
-    def finished(self) -> list:
-        return [
-            row for row in self.rows if (row.rounds if isinstance(row, Row) else min(len(row.engine), len(row.server)))
-        ]
-
     def print_all(self) -> None:
-        rows = self.finished()
+        rows = [row for row in self.rows if row.rounds]
         if not rows:
             return
         text = json.dumps([as_json(row) for row in rows], indent=2)
         if self.arguments.json:
             self.arguments.json.write_text(text + "\n")
-        lines = (
-            [text]
-            if self.arguments.output == "json"
-            else overhead_markdown(rows)
-            if self.arguments.overhead
-            else markdown(rows)
-        )
+        lines = [text] if self.arguments.output == "json" else markdown(rows)
         print(*lines, sep="\n", flush=True)
         if line := self.others.line():
             print(f"serving: {line}", file=sys.stderr)
 
-    def status(self) -> int:
-        slow = [row for row in self.finished() if isinstance(row, Overhead) and row.ratio() < LOWEST_RATIO]
-        for row in slow:
-            print(
-                f"serving: {row.model}, {row.clients} clients: the server has {row.ratio():.3f} of the engine's rate; "
-                f"the limit is {LOWEST_RATIO}",
-                file=sys.stderr,
-            )
-        return 1 if slow else 0
 
-
-def as_json(row: Row | Overhead) -> dict:
-    if isinstance(row, Overhead):
-        return {**dataclasses.asdict(row), "ratio": row.ratio(), "best_ratio": row.best_ratio()}
+def as_json(row: Row) -> dict:
     samples = {
         name: [dataclasses.asdict(sample) for sample in found]
         for name, found in (("shoal", row.ours), ("llama-server", row.theirs))
@@ -382,7 +295,7 @@ def main() -> int:
                 comparison.run()
         finally:
             comparison.print_all()
-        return comparison.status()
+        return 0
     except (CompareError, ServingError) as error:
         sys.exit(f"serving: {error}")
     except Stopped as stopped:

@@ -16,7 +16,7 @@ DEPLOY = ROOT / "deploy"
 PROGRAM = os.environ.get("SHOAL_PROGRAM", str(ROOT / "build/release/bin/shoal"))
 CONTAINERFILES = sorted(path for path in DEPLOY.glob("Containerfile.*") if path.suffix != ".dockerignore")
 # Flags of podman, docker and other programs that the text names in backticks.
-OF_OTHERS = {"-v", "--device", "--gpus", "--health-on-failure", "--ignorefile", "--overhead", "--secret", "--serve", "--shm-size"}
+OF_OTHERS = {"-v", "--device", "--gpus", "--health-on-failure", "--ignorefile", "--secret", "--serve", "--shm-size"}
 FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z-]+|-[a-z]{1,3})(?=[\s=\"',`]|$)")
 
 
