@@ -1,8 +1,10 @@
-"""The server in a process of its own: encrypted connections, and the end of the process after a failure of a device."""
+"""The server in a process of its own: encrypted connections, and the end after a signal and after a failure of a device."""
 import contextlib
 import json
 import os
 import shutil
+import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -72,6 +74,23 @@ def test_failed_device_ends_the_process(model_path: Path, tmp_path: Path) -> Non
         assert server.stderr is not None
         errors = [line for line in server.stderr.read().splitlines() if "error" in line]
         assert errors == ["shoal: error: a device has failed: CPU1 is lost"]
+
+
+@pytest.mark.timeout(120)
+def test_stop_ends_slow_readers_without_traceback(model_path: Path) -> None:
+    command = [PROGRAM, "serve", "-m", model_path, "--devices", "CPU0", "-c", "2048", "--port", "0"]
+    with running(command) as (server, url), httpx.Client(base_url=url, timeout=60) as client:
+        wait_for_model(client)
+        data = json.dumps({"prompt": "In", "n_predict": 900, "ignore_eos": True, "stream": True, "n_probs": 100}).encode()
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.connect(("127.0.0.1", httpx.URL(url).port))
+            reader.sendall(b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
+            assert reader.recv(12) == b"HTTP/1.1 200"
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(40) in (0, -signal.SIGTERM, 143)
+            assert server.stderr is not None
+            assert "Traceback" not in server.stderr.read()
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is missing; install it")

@@ -50,6 +50,8 @@ class Guard:
             await self._app(scope, receive, send)
         except ApiError as error:
             await response_of(error, scope["path"])(scope, receive, send)
+        except asyncio.CancelledError:
+            pass  # uvicorn ends slow readers when the server stops, and would log a traceback for each of them
 
     def _check_host(self, headers: Headers) -> None:
         host = re.sub(r":\d+$", "", headers.get("host", "")).lower()
