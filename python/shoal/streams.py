@@ -5,13 +5,18 @@ file descriptor that an event loop watches, so one wake-up delivers the outputs 
 """
 import asyncio
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ._shoal import Channel, Engine, MaskFeed, Output
 
 POLL_SECONDS = 0.1  # how often a waiting thread handles signals
+# Processor time of the masks of an answer. All requests wait while the mask of one is late.
+MASK_SECONDS = 1.0
+TOKEN_SECONDS = 0.01  # in addition for each token
 
 
 class Matcher(Protocol):
@@ -22,19 +27,28 @@ class Matcher(Protocol):
     def accept(self, token: int) -> None: ...
 
 
+@dataclass
+class _Answer:
+    """An answer with a grammar."""
+    matcher: Matcher
+    feed: MaskFeed
+    tokens: int = 0
+    seconds: float = 0.0  # processor time of the masks
+
+
 class MaskThread:
     """Computes the masks of all requests with grammars. The thread starts with the first request."""
 
     def __init__(self) -> None:
         self.tokens = Channel()
         self.lock = threading.Lock()  # guards `grammars` and `thread`
-        self.grammars: dict[int, tuple[Matcher, MaskFeed, list[int]]] = {}
+        self.grammars: dict[int, _Answer] = {}
         self.thread: threading.Thread | None = None
         self.ends = False
 
     def add(self, request: int, matcher: Matcher, feed: MaskFeed) -> None:
         """Only with the lock."""
-        self.grammars[request] = matcher, feed, []
+        self.grammars[request] = _Answer(matcher, feed)
         if self.thread is None:
             self.thread = threading.Thread(target=self._run, name="shoal-masks", daemon=True)
             self.thread.start()
@@ -42,9 +56,9 @@ class MaskThread:
     def fail(self, error: str, request: int | None = None) -> None:
         """Ends requests that wait for masks: one, or all."""
         with self.lock:
-            for number, (_, feed, _) in self.grammars.items():
+            for number, answer in self.grammars.items():
                 if request in (None, number):
-                    feed.fail(error)
+                    answer.feed.fail(error)
 
     def stop(self) -> None:
         self.ends = True
@@ -57,18 +71,21 @@ class MaskThread:
 
     def _take(self, output: Output) -> None:
         with self.lock:
-            grammar = self.grammars.get(output.request)
+            answer = self.grammars.get(output.request)
             if output.finish is not None:
                 self.grammars.pop(output.request, None)
-        if grammar is None or output.token < 0:
+        if answer is None or output.token < 0:
             return
-        matcher, feed, answer = grammar
-        answer.append(output.token)
+        begin = time.thread_time()
+        answer.tokens += 1
         try:
-            matcher.accept(output.token)
-            feed.put(len(answer), matcher.mask())
+            answer.matcher.accept(output.token)
+            answer.feed.put(answer.tokens, answer.matcher.mask())
         except BaseException as error:  # pylint: disable=broad-exception-caught  # other requests need the thread
-            feed.fail(str(error) or type(error).__name__)
+            answer.feed.fail(str(error) or type(error).__name__)
+        answer.seconds += time.thread_time() - begin
+        if answer.seconds > MASK_SECONDS + answer.tokens * TOKEN_SECONDS:
+            answer.feed.fail(f"the grammar took {answer.seconds:.1f} s for {answer.tokens} tokens; use a simpler grammar or schema")
 
 
 class Submitter:

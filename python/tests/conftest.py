@@ -118,12 +118,13 @@ def running_server(model: Path, **changes: Any) -> Iterator[str]:
     from shoal import _shoal
     from shoal.server import app
     from shoal.server.backend import Backend
+    from shoal.server.connections import HEADER_BYTES, Connection
     from shoal.server.settings import parse
 
     settings = parse(settings_of(model, **changes))
     state = app.Server(settings, lambda: Backend(settings, _shoal.Engine(settings.model)))
-    runner = uvicorn.Server(uvicorn.Config(app.build(state), host="127.0.0.1", port=0, log_level="warning",
-                                           timeout_graceful_shutdown=5))
+    runner = uvicorn.Server(uvicorn.Config(app.build(state), host="127.0.0.1", port=0, log_level="warning", http=Connection,
+                                           h11_max_incomplete_event_size=HEADER_BYTES, timeout_graceful_shutdown=5))
     thread = threading.Thread(target=runner.run, name="server", daemon=True)
     thread.start()
     try:

@@ -10,6 +10,7 @@ from .. import _shoal
 from ..messages import forward_messages
 from . import app as application
 from .backend import Backend
+from .connections import HEADER_BYTES, Connection, most_connections
 from .settings import Settings, parse
 
 BACKLOG = 256  # number of connections that wait to be accepted
@@ -64,20 +65,24 @@ def main() -> int:
         logging.info("the model %s is ready", backend.name)
         return backend
 
+    Connection.most = most_connections()
     state = application.Server(settings, load)
     config = uvicorn.Config(
-        application.build(state), host=settings.host, port=settings.port, log_level="warning", access_log=False,
-        backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=SHUTDOWN_SECONDS + 5,
+        application.build(state), host=settings.host, port=settings.port, log_config=None, log_level="error", access_log=False,
+        backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE_SECONDS, http=Connection, timeout_graceful_shutdown=SHUTDOWN_SECONDS + 5,
         ssl_certfile=settings.ssl_certfile, ssl_keyfile=settings.ssl_keyfile, server_header=False,
-        h11_max_incomplete_event_size=65536)
+        h11_max_incomplete_event_size=HEADER_BYTES)
     server = UvicornServer(config, state)
     state.on_load_error = stop_with(failures, server, "")
     try:
         server.run()
     except KeyboardInterrupt:
         return 130
-    except SystemExit:  # uvicorn could not listen, and has logged the reason
-        return 1
+    except SystemExit:  # uvicorn has logged that it cannot listen
+        return report(f"the server cannot listen on {settings.host}, port {settings.port}; choose others with --host and --port")
+    except OSError as error:  # of the certificate
+        return report(f"{settings.ssl_certfile} and {settings.ssl_keyfile or 'its key'}: {error}; give a certificate and "
+                      "its key in PEM format (--ssl-certfile, --ssl-keyfile)")
     if state.load_error is not None:
         return report(str(state.load_error) or type(state.load_error).__name__)
     return report(failures[0]) if failures else 0

@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class Backend:
         self.chat = ChatFormat(engine, settings.template, settings.template_name, settings.template_vars)
         self.longest_piece = max(len(piece) for piece, _ in engine.pieces())
         self.metrics = Metrics(self)
+        self.tokenizer = ThreadPoolExecutor(1)  # for long texts that no answer waits for
         self.unfinished = 0  # number of admitted requests
         self.on_failure: Callable[[str], None] = LOG.critical
 
@@ -50,6 +52,7 @@ class Backend:
         self.engine.stop()
         self.streams.close()
         self.chat.close()
+        self.tokenizer.shutdown(wait=False, cancel_futures=True)
 
     def check_prompt(self, prompt: list[int]) -> None:
         if not prompt:
