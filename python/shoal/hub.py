@@ -298,8 +298,11 @@ def require_space(repository: str, model: Model, files: dict[str, int]) -> None:
     """Throws HubError if the disk of the cache has too little space for the missing files."""
     needed = sum(files[file] for file in model.files if not is_cached(repository, file))
     folder = cache_folder()
-    existing = next((place for place in (folder, *folder.parents) if place.exists()), pathlib.Path("/"))
-    free = shutil.disk_usage(existing).free
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HubError(f"{folder}: {error.strerror}; set HF_HOME to a folder that you may write") from None
+    free = shutil.disk_usage(folder).free
     if needed > free:
         raise HubError(f"{repository}:{model.label} needs {size_text(needed)}, but the disk of {folder} has "
                        f"{size_text(free)} left; free space, or set HF_HOME to a folder on another disk")

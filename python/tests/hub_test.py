@@ -273,7 +273,7 @@ def test_full_disk_is_found_before_the_download(server: LocalHub, client: Client
 def test_cache_that_cannot_be_written_is_one_line(client: Client) -> None:
     client.cache.mkdir()
     (client.cache / "hub").write_text("a file in place of the folder")
-    assert "check HF_HOME" in client.error("pull", REPOSITORY)
+    assert "set HF_HOME to a folder that you may write" in client.error("pull", REPOSITORY)
     assert "check HF_HOME" in client.error("list")
 
 

@@ -272,7 +272,7 @@ def test_ignored_fields_are_listed(server: str) -> None:
                     text={"verbosity": "low"}, include=["reasoning.encrypted_content"], store=False,
                     prompt_cache_key="k", truncation="auto")
     assert response.headers["x-ignored-fields"] == \
-        "truncation, tools[1] (web_search), tools[2] (custom), text.verbosity, reasoning.summary"
+        "include, truncation, tools[1] (web_search), tools[2] (custom), text.verbosity, reasoning.summary"
     assert len(response.json()["tools"]) == 1
 
 

@@ -395,6 +395,77 @@ def test_failed_device_fails_requests_and_ends_the_server() -> None:
     assert len(failures) == 3
 
 
+def test_native_endpoints_list_ignored_fields(server: str) -> None:
+    for path, body in (("/completion", {"prompt": "In", "n_predict": 1}), ("/tokenize", {"content": "In"}),
+                       ("/detokenize", {"tokens": [5]}), ("/apply-template", {"messages": USER}),
+                       ("/v1/chat/completions/input_tokens", {"messages": USER})):
+        answer = post(f"{server}{path}", {**body, "samplers": ["top_k"], "foo": 1})
+        assert answer.status_code == 200 and answer.headers["x-ignored-fields"] == "foo, samplers", path
+    for path in ("/tokenize", "/detokenize"):
+        assert post(f"{server}{path}", {}).status_code == 400
+
+
+def test_completion_names_the_stop_string(server: str) -> None:
+    body = {"prompt": "In the beginning", "n_predict": 60, "temperature": 0, "stop": ["xyz", " the"]}
+    answer = post(f"{server}/completion", body).json()
+    assert (answer["stop_type"], answer["stopping_word"]) == ("word", " the")
+
+
+def test_text_offset_counts_characters(server: str) -> None:
+    text = "é€😀 And the"
+    logprobs = post(f"{server}/v1/completions", {"prompt": text, "max_tokens": 0, "echo": True, "logprobs": 1}).json()[
+        "choices"][0]["logprobs"]
+    begins = dict(zip(logprobs["tokens"], logprobs["text_offset"], strict=True))
+    assert begins[" And"] == text.index(" And") and begins[" the"] == text.index(" the")
+
+
+def test_allowed_pages_may_send_and_read_headers(new_server: NewServer) -> None:
+    with new_server(cors_origins=["chrome-extension://abc"]) as url:
+        headers = httpx.options(f"{url}/v1/models", headers={"Origin": "chrome-extension://abc"}).headers
+        assert headers["access-control-allow-headers"] == "Authorization, *"
+        assert "X-Ignored-Fields" in headers["access-control-expose-headers"]
+
+
+def test_header_has_limits(new_server: NewServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from shoal.server import connections
+
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.5)
+    monkeypatch.setattr(connections.Connection, "most", 40)
+    with new_server() as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as connection, contextlib.suppress(ConnectionError):
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ")
+            for _ in range(100):  # 6 MiB
+                connection.sendall(b"a" * 65536)
+            pytest.fail("the server reads an endless header")
+        for data in (b"", b"GET /health HTTP/1.1\r\n", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea"):
+            with socket.create_connection((host, int(port)), timeout=10) as connection:
+                connection.sendall(data)
+                with contextlib.suppress(ConnectionError):
+                    while connection.recv(4096):
+                        pass
+        many = [socket.create_connection((host, int(port))) for _ in range(60)]
+        time.sleep(1.5)
+        assert httpx.get(f"{url}/health").status_code == 200
+        for connection in many:
+            connection.close()
+
+
+def test_slow_grammar_fails_and_delays_nobody(server: str) -> None:
+    grammar = "root ::= s\ns ::= s s s | s s | [a-z ]"
+    body = {"prompt": "In the", "max_tokens": 400, "temperature": 1.5, "seed": 1, "grammar": grammar}
+    answers: list[httpx.Response] = []
+    slow = threading.Thread(target=lambda: answers.append(post(f"{server}/v1/completions", body)))
+    begin = time.monotonic()
+    slow.start()
+    time.sleep(0.2)
+    post(f"{server}/v1/completions", {"prompt": "In the", "max_tokens": 300, "ignore_eos": True})
+    seconds = time.monotonic() - begin
+    slow.join()
+    assert seconds < 20
+    assert answers[0].status_code == 400 and "use a simpler grammar" in answers[0].text
+
+
 def test_silent_client_does_not_block_the_server(server: str) -> None:
     host, port = server.removeprefix("http://").split(":")
     silent = [socket.create_connection((host, int(port))) for _ in range(50)]

@@ -72,9 +72,9 @@ void add_file(CLI::App& app, const std::string& name, Text& file, const std::str
 }
 
 void check_origin(const std::string& flag, const std::string& text) {
-  const size_t scheme = text.starts_with("http://") ? 7 : text.starts_with("https://") ? 8 : 0;
-  const bool is_origin =
-      scheme > 0 && text.size() > scheme && text.find_first_of("/?#@ *", scheme) == std::string::npos;
+  const size_t scheme = text.find("://");  // browser extensions and programs have schemes of their own
+  const bool is_origin = scheme != std::string::npos && scheme > 0 && text.size() > scheme + 3 &&
+                         text.find_first_of("/?#@ *", scheme + 3) == std::string::npos;
   require<InvalidArgument>(is_origin || text == "*" || text == "localhost",
                            "{}: '{}' is not an origin, such as https://chat.example.org", flag, text);
 }

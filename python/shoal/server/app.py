@@ -152,7 +152,8 @@ async def body_of(request: Request) -> bytes:
 
 def health_of(server: Server) -> Callable[[Request], Awaitable[Response]]:
     async def health(_: Request) -> Response:
-        failure = server.ready().engine.failure()
+        with reported_failures():
+            failure = server.ready().engine.failure()
         if failure:
             raise ApiError(503, f"a device has failed: {failure}")
         return JSONResponse({"status": "ok"})

@@ -44,6 +44,10 @@ class ChatCompletion:
             return None
         return {"content": chat_entries(self.backend, outputs, self.request.listed), "refusal": None}
 
+    def usage(self) -> dict[str, Any]:
+        details = {"reasoning_tokens": sum(self.request.reasoning_tokens)}
+        return {**self.request.generation.usage(), "completion_tokens_details": details}
+
     async def result(self) -> dict[str, Any]:
         generation = self.request.generation
         messages = [Message() for _ in generation.answers]
@@ -55,7 +59,7 @@ class ChatCompletion:
                     "finish_reason": finish_reason(answer, bool(messages[answer.index].calls)),
                     "logprobs": self.logprobs(outputs[answer.index])} for answer in generation.answers]
         verbose = {"__verbose": {"prompt": self.backend.spelled(self.request.prompt.tokens)}} if self.is_verbose else {}
-        return self.body("chat.completion", choices=choices, usage=generation.usage(),
+        return self.body("chat.completion", choices=choices, usage=self.usage(),
                          timings=generation.timings(generation.answers[0]), **verbose)
 
     async def events(self) -> AsyncIterator[str]:
@@ -77,7 +81,7 @@ class ChatCompletion:
             if answer.reason:
                 yield self.chunk(answer, {}, reason=finish_reason(answer, has_calls[answer.index]))
         if self.includes_usage:
-            yield event(self.body("chat.completion.chunk", choices=[], usage=generation.usage(),
+            yield event(self.body("chat.completion.chunk", choices=[], usage=self.usage(),
                                   timings=generation.timings(generation.answers[0])))
 
     def chunk(self, answer: Answer, delta: dict[str, Any], outputs: list[Output] | None = None, reason: str | None = None) -> str:
@@ -131,11 +135,12 @@ async def apply_template(backend: "Backend", request: Request, fields: Fields) -
     """POST /apply-template of llama-server: the prompt of a conversation."""
     work = ChatRequest(backend, fields)
     await work.render(read_input(fields))
-    return JSONResponse({"prompt": work.prompt.text})
+    return JSONResponse({"prompt": work.prompt.text}, headers=ignored(fields))
 
 
 async def input_tokens(backend: "Backend", request: Request, fields: Fields) -> Response:
     """POST /v1/chat/completions/input_tokens: the number of tokens of a conversation."""
     work = ChatRequest(backend, fields)
     await work.render(read_input(fields))
-    return JSONResponse({"object": "response.input_tokens", "input_tokens": len(work.prompt.tokens)})
+    count = len(work.prompt.tokens)
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": count}, headers=ignored(fields))

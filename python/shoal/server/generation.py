@@ -1,6 +1,6 @@
 """Runs the requests of one HTTP request: a prompt and one or more answers."""
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +130,15 @@ class Generation:
                 "total": len(self.prompt), "cache": output.cached_tokens, "processed": output.computed_tokens,
                 "time_ms": milliseconds}, "timings": times(output.cached_tokens, tokens, milliseconds, 0, 0.0)})
         return reports
+
+    def matched_stop(self, answer: Answer, others: Sequence[str] = ()) -> str | None:
+        """The stop string of the request that ended the answer. `others`: stop strings of the template."""
+        if answer.finish != "stop":
+            return None
+        text, own = self.backend.engine.decode(answer.tokens).decode(errors="replace"), self.parameters.stops
+        places = [(text.find(stop), stop) for stop in [*own, *others] if stop in text]
+        first = min(places, default=(0, ""))[1]
+        return first if first in own else None
 
     def usage(self) -> dict[str, Any]:
         """Numbers of tokens, in the format of OpenAI."""

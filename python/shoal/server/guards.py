@@ -109,7 +109,8 @@ class Guard:
                 if allowed:
                     headers["Access-Control-Allow-Origin"] = allowed
                     headers["Access-Control-Allow-Methods"] = "GET, POST, OPTIONS"
-                    headers["Access-Control-Allow-Headers"] = "Authorization, Content-Type, X-Api-Key"
+                    headers["Access-Control-Allow-Headers"] = "Authorization, *"
+                    headers["Access-Control-Expose-Headers"] = "Retry-After, X-Ignored-Fields"
                     headers.add_vary_header("Origin")
             await send(message)
 

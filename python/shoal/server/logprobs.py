@@ -1,4 +1,5 @@
 """Log probabilities of tokens in the formats of OpenAI and of llama-server."""
+import codecs
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -26,16 +27,17 @@ def chat_entries(backend: "Backend", outputs: list[Output], listed: int, *, with
 def text_entries(backend: "Backend", outputs: list[Output], listed: int, offset: int) -> dict[str, list[Any]]:
     """The object logprobs of text completions. `offset`: number of characters before the first token."""
     result: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    decoder = codecs.getincrementaldecoder("utf-8")("ignore")  # tokens may end inside of a character
     for output in outputs:
         if output.token < 0:
             continue
-        text = backend.piece(output.token).decode(errors="replace")
-        result["tokens"].append(text)
+        data = backend.piece(output.token)
+        result["tokens"].append(data.decode(errors="replace"))
         result["token_logprobs"].append(output.logprob)
         result["top_logprobs"].append({backend.piece(token).decode(errors="replace"): value
                                        for token, value in output.top[:listed]} if output.logprob is not None else None)
         result["text_offset"].append(offset)
-        offset += len(text)
+        offset += len(decoder.decode(data))
     return result
 
 

@@ -70,18 +70,8 @@ class MessageWork:
             return "max_tokens", None
         if any(block.kind == "call" for block in self.blocks.all):
             return "tool_use", None
-        stop = self.matched_stop()
+        stop = self.request.generation.matched_stop(self.request.generation.answers[0], self.request.prompt.stops)
         return ("stop_sequence", stop) if stop is not None else ("end_turn", None)
-
-    def matched_stop(self) -> str | None:
-        """The stop string of the request that ended the answer. Stop strings of the template do not count."""
-        answer, own = self.request.generation.answers[0], self.request.parameters.stops
-        if answer.finish != "stop":
-            return None
-        text = self.backend.engine.decode(answer.tokens).decode(errors="replace")
-        places = [(text.find(stop), stop) for stop in [*own, *self.request.prompt.stops] if stop in text]
-        first = min(places, default=(0, ""))[1]
-        return first if first in own else None
 
     def usage(self) -> dict[str, int]:
         """Numbers of tokens. The number of cached tokens is known at the end."""

@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from .._shoal import Output
 from .errors import invalid
-from .fields import Fields, shown
+from .fields import Fields, ignored, shown
 from .generation import Answer, Generation
 from .grammars import read_matcher
 from .logprobs import chat_entries, sampled_entries
@@ -83,7 +83,7 @@ class Completion:
                 "tokens_cached": answer.cached_tokens, "generation_settings": generation_settings(self.backend, self.parameters),
                 "prompt": self.backend.spelled(self.prompt), "has_new_line": "\n" in text,
                 "truncated": answer.finish == "context", "stop_type": STOP_TYPES[answer.finish or "end"],
-                "stopping_word": "", "timings": self.generation.timings(answer), **self.probabilities(outputs)}
+                "stopping_word": self.generation.matched_stop(answer) or "", "timings": self.generation.timings(answer), **self.probabilities(outputs)}
 
 
 def generation_settings(backend: "Backend", parameters: Parameters) -> dict[str, Any]:
@@ -112,13 +112,13 @@ async def completion(backend: "Backend", request: Request, fields: Fields) -> Re
     if parameters.stream:
         if len(works) > 1:
             raise invalid("prompt", "is a list; lists of prompts cannot be streamed")
-        return await stream_events(works[0].events(), done="")
+        return await stream_events(works[0].events(), done="", headers=ignored(fields))
     lists = await unless_disconnected(request, together([work.results() for work in works]))
     results = [result for one in lists for result in one]
     if wanted:
         results = [{name: value for name in wanted if (value := member(result, name)) is not None}
                    for result in results]
-    return JSONResponse(results if is_list or len(results) > 1 else results[0])
+    return JSONResponse(results if is_list or len(results) > 1 else results[0], headers=ignored(fields))
 
 
 def member(result: dict[str, Any], path: Any) -> Any:
@@ -140,10 +140,11 @@ async def tokenize(backend: "Backend", request: Request, fields: Fields) -> Resp
     def answer() -> Response:
         tokens = backend.encode(content, add_special=add, parse_special=parse)
         if not pieces:
-            return JSONResponse({"tokens": tokens})
-        return JSONResponse({"tokens": [{"id": token, "piece": piece_of(backend.piece(token))} for token in tokens]})
+            return JSONResponse({"tokens": tokens}, headers=ignored(fields))
+        entries = [{"id": token, "piece": piece_of(backend.piece(token))} for token in tokens]
+        return JSONResponse({"tokens": entries}, headers=ignored(fields))
 
-    return await backend.loop.run_in_executor(None, answer)
+    return await backend.loop.run_in_executor(backend.tokenizer, answer)
 
 
 def piece_of(data: bytes) -> str | list[int]:
@@ -154,12 +155,14 @@ def piece_of(data: bytes) -> str | list[int]:
 
 
 async def detokenize(backend: "Backend", request: Request, fields: Fields) -> Response:
-    tokens = fields.array("tokens", 1 << 20) or []
+    tokens = fields.array("tokens", 1 << 20)
+    if tokens is None:
+        raise invalid("tokens", "is missing; give a list of token ids")
     vocabulary = backend.info["vocabulary"]
     for token in tokens:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocabulary:
             raise invalid("tokens", f"has the entry {shown(token)}; give ids from 0 to {vocabulary - 1}")
-    return JSONResponse({"content": backend.engine.decode(tokens).decode(errors="replace")})
+    return JSONResponse({"content": backend.engine.decode(tokens).decode(errors="replace")}, headers=ignored(fields))
 
 
 async def props(backend: "Backend", request: Request) -> Response:

@@ -21,8 +21,8 @@ UNSUPPORTED: dict[str, tuple[float, ...]] = {
     "top_n_sigma": (-1,), "best_of": (0, 1), "guidance_scale": (1,)}
 # Fields that do not change an answer.
 WITHOUT_EFFECT = {"model", "user", "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention",
-                  "prompt_cache_options", "safety_identifier", "cache_prompt", "id_slot", "n_keep", "samplers", "slot_id",
-                  "min_keep", "t_max_predict_ms", "backend_sampling", "stream_options"}
+                  "prompt_cache_options", "safety_identifier", "cache_prompt", "id_slot", "n_keep", "slot_id",
+                  "backend_sampling", "stream_options"}
 
 
 @dataclass

@@ -21,13 +21,13 @@ def read_responses(fields: Fields) -> tuple[ChatInput, list[str]]:
             raise invalid(name, "refers to stored data, but this server stores nothing; send the conversation as input")
     if fields.flag("background"):
         raise invalid("background", "is true, but this server stores no answers; use stream for long answers")
-    fields.known.add("include")  # asks for further members of the answer
     messages = read_messages(fields)
     tools, unused = read_tools(fields)
     text, reasoning = fields.object("text") or {}, fields.object("reasoning") or {}
     effort = reasoning.get("effort")
     if effort is not None:
         string(effort, "reasoning.effort")
+    unused += [name for name in ("top_logprobs",) if fields.get(name) is not None]
     unused += [*others(text, "text", "format"), *others(reasoning, "reasoning", "effort")]
     chat = ChatInput(messages, tools, read_choice(fields, tools), fields.flag("parallel_tool_calls", True),
                      read_variables(fields, effort), False if effort == "none" else None,

@@ -1,4 +1,5 @@
 """Settings of the server, from the JSON of `shoal serve` (tools/commands/serve.cpp)."""
+import ipaddress
 import json
 import os
 from dataclasses import dataclass
@@ -34,7 +35,10 @@ class Settings:
 
     @property
     def is_loopback(self) -> bool:
-        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
 
 def parse(text: str) -> Settings:
