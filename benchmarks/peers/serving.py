@@ -14,8 +14,8 @@ Prints a Markdown table (or JSON, -o). tokens/s is the rate of generated tokens 
 prompts. TTFT is the median time from a request to its first token. All numbers are medians of the rounds. A ratio above
 1 means that shoal is faster: a ratio is the median of all rounds, and in parentheses the ratio of the best values.
 
-"cost" is the share of the event loop's thread in the processor time of `shoal serve`. The other threads belong to the
-engine, so the engine would have this time without the server."""
+"cost" is the share of the event loop's thread in the processor time of `shoal serve`. The engine would have this time
+without the server. Prompts of token ids and answers without a grammar need no other thread of the server."""
 
 import argparse
 import dataclasses

@@ -20,10 +20,10 @@ def logged(command: list[str | pathlib.Path], log: pathlib.Path, what: str) -> N
     with log.open("ab") as out:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, check=False)
     if done.returncode != 0:
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        raise ServingError(
-            f"{what} failed: {(lines or ['no output'])[-1][:300]}; it needs the network; full output: {log}"
-        )
+        text = log.read_text(errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no output"]
+        reason = "there is no network" if "Retrying (" in text else lines[-1][:300]  # pip repeats failed connections
+        raise ServingError(f"{what} failed: {reason}; full output: {log}")
 
 
 def venv_python(name: str = "suites") -> pathlib.Path:
