@@ -22,14 +22,22 @@ from shoal.program import PROGRAM  # noqa: E402
 
 # The file of the second argument stands for the failure of a device.
 FAILING_SERVER = """
-import os, sys
-from shoal import _shoal
+import os, sys, types
+from shoal import _shoal, streams
 
 class FailingEngine(_shoal.Engine):
     def failure(self):
         return "CPU1 is lost" if os.path.exists(sys.argv[2]) else super().failure()
 
-_shoal.Engine = FailingEngine
+class FailingStreams(streams.LoopStreams):
+    def _deliver(self):
+        super()._deliver()
+        for number, reader in list(self.readers.items()) if os.path.exists(sys.argv[2]) else []:
+            del self.readers[number]
+            reader.put(types.SimpleNamespace(request=number, token=-1, text="", is_prompt=False, computed_tokens=-1,
+                                             cached_tokens=0, finish="failed", error="CPU1 is lost"))
+
+_shoal.Engine, streams.LoopStreams = FailingEngine, FailingStreams
 from shoal.server.__main__ import main
 sys.exit(main())
 """
@@ -65,11 +73,13 @@ def test_failed_device_ends_the_process(model_path: Path, tmp_path: Path) -> Non
     command = [sys.executable, "-P", "-c", FAILING_SERVER, settings_of(model_path), failure]
     with running(command) as (server, url), httpx.Client(base_url=url, timeout=60) as client:
         wait_for_model(client)
-        body = {"prompt": "In", "max_tokens": 4}
-        assert client.post("/v1/completions", json=body).status_code == 200
-        failure.touch()
-        answer = client.post("/v1/completions", json=body)
-        assert answer.status_code == 503 and "CPU1 is lost" in answer.json()["error"]["message"]
+        body = {"prompt": "In", "max_tokens": 1500, "ignore_eos": True, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as answer:
+            events = (line for line in answer.iter_lines() if line.startswith("data: "))
+            assert "text_completion" in next(events)
+            failure.touch()
+            error = next(json.loads(line[6:])["error"] for line in events if '"error"' in line)
+        assert (error["code"], error["message"]) == (500, "a device has failed: CPU1 is lost")
         assert server.wait(30) == 1
         assert server.stderr is not None
         errors = [line for line in server.stderr.read().splitlines() if "error" in line]
