@@ -85,7 +85,8 @@ class MaskThread:
             answer.feed.fail(str(error) or type(error).__name__)
         answer.seconds += time.thread_time() - begin
         if answer.seconds > MASK_SECONDS + answer.tokens * TOKEN_SECONDS:
-            answer.feed.fail(f"the grammar took {answer.seconds:.1f} s for {answer.tokens} tokens; use a simpler grammar or schema")
+            answer.feed.fail(f"the grammar took {answer.seconds:.1f} s for {answer.tokens} tokens; "
+                             "use a simpler grammar or schema")
 
 
 class Submitter:

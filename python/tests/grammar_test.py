@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from shoal.chat.grammar import Grammar, GrammarCompiler, GrammarError
+from shoal.chat.grammar import Grammar, GrammarCompiler, GrammarError, answer_schema
 from shoal.chat.templates import Renderer
 from shoal.chat.tool_calls import CallArguments, CallBegin, Content, ToolFormat, detect, generic_format
 
@@ -467,6 +467,39 @@ def test_a_thought_may_come_first():
         for token in [*b"Hm {", pieces.index(b"</think>"), ord("\n")]:
             matcher.accept(token)
         assert {pieces[token][:1] for token in allowed(matcher.mask(), len(pieces))} <= {b"<", b"\n", b" "}
+
+
+@pytest.mark.parametrize("are_control", [False, True])
+def test_schema_allows_calls_and_the_schema_only(all_formats, are_control):
+    schema = {"type": "object", "properties": {"age": {"enum": [7, 8]}}, "required": ["age"]}
+    for name, tool_format in all_formats.items():
+        if tool_format.is_bare:
+            continue
+        controls = tool_format.marks if are_control else []
+        compiler, pieces = compiler_with(controls, [*WORDS, *literals(tool_format, are_control), *tool_format.marks])
+        control, end = compiler.control if are_control else {}, len(pieces) - 1
+        options = {"control": control, "schema": answer_schema("json_schema", schema)}
+        grammar = compiler.compile("tools", tool_format.grammar(TOOLS, "auto", False, **options))
+        after = compiler.compile("tools", tool_format.grammar(TOOLS, "auto", False, thought_end="</think>", **options))
+        forced = compiler.compile("tools", tool_format.grammar(TOOLS, "required", False, control=control))
+        rng = random.Random(12)
+        call = next(tokens for _ in range(20) if (tokens := sample(forced, pieces, rng)) is not None)
+        final = "<|channel|>final<|message|>" if tool_format.before_reasoning else ""
+        parts = re.split(r"(<\|\w+\|>)", final)
+        head = [token for part in parts for token in ([control[part]] if part in control else part.encode())]
+        answer = [*head, *b'{ "age" :\t\r\n7 }']
+        for tokens in (call, answer):
+            for start, thought in ((grammar, b""), (after, b"Hm { <tool></think>\n\n")):
+                matcher = start.matcher()
+                for token in [*thought, *tokens]:
+                    matcher.accept(token)
+                assert end in allowed(matcher.mask(), len(pieces)), (name, text_of(tokens, pieces))
+        assert read(tool_format, '{"age": 7}') == ([], '{"age": 7}', [])
+        first = {pieces[token][:1] for token in allowed(grammar.matcher().mask(), len(pieces))}
+        assert first <= {pieces[tokens[0]][:1] for tokens in (call, answer)}, (name, first)
+        with pytest.raises(GrammarError):
+            for token in [*head, *b'{"age": 9']:
+                matcher.accept(token)
 
 
 def test_definitions_of_a_schema_stay_reachable(all_formats):

@@ -389,6 +389,28 @@ def test_cut_off_calls_are_reported():
     assert (content_of(events), calls_of(events), parser.broken) == ('Yes.{"name": "f", "argu', [], [])
 
 
+@pytest.mark.parametrize("name", [name for name in known() if name not in WITHOUT_CALLS])
+def test_single_call_ends_the_answer(name):
+    tool_format, rng = found(name)[1], random.Random(3)
+    text, expected = rendered(name, CALLS[::-1])
+    for pieces in ([text], list(text), *(cut(text, rng) for _ in range(5))):
+        parser, events = tool_format.parser(TOOLS, parallel=False), []
+        for piece in pieces:
+            has_ended, new = parser.ended, parser.push(piece)
+            assert not (has_ended and new)
+            events += new
+        events += parser.finish()
+        assert [(call, json.loads(arguments)) for call, arguments in calls_of(events)] == expected[:1], text
+        assert parser.ended and not parser.broken and isinstance(events[-1], CallArguments)
+
+
+def test_broken_call_does_not_end_the_answer():
+    parser = generic_format().parser(TOOLS, parallel=False)
+    call = '<tool_call>{"name": "f", "arguments": {"a": %s}}</tool_call>'
+    events = parser.push(call % "?" + call % "1" + call % "2")
+    assert parser.ended and parser.broken == [0] and calls_of(events)[1:] == [("f", '{"a": 1}')]
+
+
 def damaged(text, rng, junk):
     text = text[:rng.randrange(len(text) + 1)] if rng.random() < 0.4 else text
     for _ in range(rng.choice([1, 1, 2, 5])):

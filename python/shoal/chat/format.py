@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from .. import _shoal
-from .grammar import GrammarCompiler, GrammarError, Matcher
+from .grammar import GrammarCompiler, GrammarError, Matcher, answer_schema
 from .templates import Renderer, default_template, normalise_messages
 from .tool_calls import CallArguments, CallBegin, Content, ToolFormat, ToolParser, detect, generic_format
+from .tool_grammar import FINAL_CHANNEL
 
 # Tags around reasoning.
 THOUGHTS = {"<think>": "</think>", "[THINK]": "[/THINK]", "<|START_THINKING|>": "<|END_THINKING|>"}
-FINAL_CHANNEL = "<|channel|>final<|message|>"  # gpt-oss writes its answer after this text
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,19 @@ Event = Reasoning | Content | CallBegin | CallArguments
 
 
 class AnswerParser:
-    """Splits an answer that arrives in pieces. No text is lost."""
+    """Splits an answer that arrives in pieces. No text is lost, except after the only call of an answer that is not
+    `parallel`."""
 
-    def __init__(self, begins_with_thought: bool, tool_format: ToolFormat | None, tools: list[dict[str, Any]]) -> None:
+    def __init__(self, begins_with_thought: bool, tool_format: ToolFormat | None, tools: list[dict[str, Any]],
+                 parallel: bool = True) -> None:
         self._splitter = _shoal.AnswerSplitter(begins_with_thought)
-        self._tools: ToolParser | None = tool_format.parser(tools) if tool_format else None
+        self._tools: ToolParser | None = tool_format.parser(tools, parallel) if tool_format else None
         self._tools_first = tool_format is not None and tool_format.before_reasoning
+
+    @property
+    def ended(self) -> bool:
+        """Whether the answer has its only call. The rest of the answer is ignored."""
+        return self._tools is not None and self._tools.ended
 
     def push(self, text: str) -> list[Event]:
         if self._tools is None:
@@ -109,6 +116,7 @@ class Prompt:
     junction: int  # number of tokens before the last message
     tool_format: ToolFormat | None
     tools: list[dict[str, Any]]
+    parallel_calls: bool = True
     new_matcher: Callable[[], Any] | None = field(default=None)
 
     @property
@@ -116,7 +124,7 @@ class Prompt:
         return "".join(text for text, _ in self.parts)
 
     def parser(self) -> AnswerParser:
-        return AnswerParser(self.begins_thought, self.tool_format, self.tools)
+        return AnswerParser(self.begins_thought, self.tool_format, self.tools, self.parallel_calls)
 
     def options(self) -> dict[str, Any]:
         """Options of Engine.submit()."""
@@ -180,6 +188,13 @@ class ChatFormat:
             raise ValueError("tool_choice forces a call, but a schema or grammar (such as response_format) restricts the text; "
                              "omit one of them")
         tool_format = self.tool_format if tools else None
+        if tool_format is not None and schema is not None:
+            if schema[0] not in ("json_schema", "json_object"):
+                raise ValueError(f"a {schema[0]} grammar makes calls of tools impossible; omit grammar or tools, or "
+                                 "give a JSON schema (such as response_format)")
+            if tool_format.is_bare:
+                raise ValueError("this model writes calls of tools as JSON without a mark, which a JSON schema (such "
+                                 "as response_format) makes impossible; omit the schema or tools")
         prefill = messages.pop()["content"] if continues else ""
         if tool_format is not None:
             messages = tool_format.prepared(messages)
@@ -193,7 +208,7 @@ class ChatFormat:
                                      add_generation_prompt=add_generation_prompt)
         if thinks is False and add_generation_prompt:
             parts = without_thought(parts, self.template)
-        if schema is not None and FINAL_CHANNEL in self.template:
+        if schema is not None and tool_format is None and FINAL_CHANNEL in self.template:
             parts.append((FINAL_CHANNEL, True))
         begins_thought = bool(parts) and parts[-1][1] and _shoal.ends_in_thought(parts[-1][0])
         if prefill:
@@ -201,7 +216,7 @@ class ChatFormat:
             begins_thought = False
         tokens = self.engine.encode(parts)
         prompt = Prompt(parts, tokens, begins_thought, self._spelled(tool_format), self.stops, self._junction(parts),
-                        tool_format, tools)
+                        tool_format, tools, parallel_calls)
         prompt.new_matcher = self._matcher(prompt, tool_choice, parallel_calls, schema)
         return prompt
 
@@ -228,8 +243,12 @@ class ChatFormat:
     def _matcher(self, prompt: Prompt, tool_choice: str, parallel: bool,
                  schema: tuple[str, Any] | None) -> Callable[[], Any] | None:
         end = self._thought_end(prompt.parts[-1][0]) if prompt.begins_thought else ""
-        if prompt.tool_format is not None and tool_choice != "auto":
-            text = prompt.tool_format.grammar(prompt.tools, tool_choice, parallel, control=self.grammars.control, thought_end=end)
+        if prompt.tool_format is not None and (tool_choice != "auto" or schema is not None):
+            options: dict[str, Any] = {"control": self.grammars.control, "thought_end": end}
+            if schema is not None:
+                self.grammars.compile(*schema)  # errors name the schema
+                options["schema"] = answer_schema(*schema)
+            text = prompt.tool_format.grammar(prompt.tools, tool_choice, parallel, **options)
             return self.grammars.compile("tools", text).matcher
         if schema is None:
             return None

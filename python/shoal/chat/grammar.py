@@ -128,6 +128,12 @@ class GrammarCompiler:
         return grammar
 
 
+def answer_schema(kind: str, value: Any) -> dict[str, Any]:
+    """The schema of a JSON answer in a grammar for tools. `kind`: json_schema or json_object."""
+    schema = {"type": "object"} if kind == "json_object" else value if isinstance(value, dict) else {"anyOf": [value]}
+    return {**schema, "x-guidance": {"whitespace_pattern": SPACE}}
+
+
 def _source(kind: str, value: Any) -> str:
     """The text of a grammar. Raises GrammarError if the value has the wrong type or is too long."""
     if kind == "json_object":

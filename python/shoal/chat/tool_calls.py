@@ -92,15 +92,22 @@ class ToolFormat:
         end = match_mark(text, 0, self.call_end) if self.call_end.strip() else -1
         return end if end >= 0 else min(match_any(text, 0, self.other_marks), 0)
 
-    def parser(self, tools: list[dict[str, Any]]) -> ToolParser:
-        return ToolParser(self, tools)
+    @property
+    def is_bare(self) -> bool:
+        """Whether a call is JSON without a mark, like the answer of a JSON schema."""
+        return "{" in self.at_start
+
+    def parser(self, tools: list[dict[str, Any]], parallel: bool = True) -> ToolParser:
+        return ToolParser(self, tools, parallel)
 
     def grammar(self, tools: list[dict[str, Any]], choice: str = "required", parallel: bool = True, *,
-                control: Mapping[str, int] | None = None, thought_end: str = "") -> str:
+                control: Mapping[str, int] | None = None, thought_end: str = "",
+                schema: dict[str, Any] | None = None) -> str:
         """A grammar for GrammarCompiler.compile("tools", ...). `choice`: "required", "auto", or the name of a tool.
         `control`: ids of control tokens by their text (GrammarCompiler.control). `thought_end`: the mark that ends the
-        reasoning in which the answer begins, or "". Raises ValueError if no tool has this name."""
-        return tool_grammar.lark(self, tools, choice, parallel, control or {}, thought_end)
+        reasoning in which the answer begins, or "". `schema`: with "auto", a JSON schema of answers without calls; the
+        format must not be bare. Raises ValueError if no tool has this name."""
+        return tool_grammar.lark(self, tools, choice, parallel, control or {}, thought_end, schema)
 
     def prepared(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Converts the calls in normalised messages to the form that the template expects."""

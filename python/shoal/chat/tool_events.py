@@ -41,6 +41,10 @@ class Malformed(Exception):
     """The text at this place is no call."""
 
 
+class Enough(Exception):
+    """A further call begins, but the answer may have only one."""
+
+
 def new_id(family: str, name: str, index: int, given: str = "") -> str:
     """The id of a call in the form of the family. `given`: the id or index in the model's text."""
     if family == "mistral":
@@ -60,14 +64,21 @@ def schemas_of(tools: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 class Calls:
     """Collects the events of calls. Readers use it; ToolParser owns it."""
 
-    def __init__(self, family: str, tools: list[dict[str, Any]]) -> None:
+    def __init__(self, family: str, tools: list[dict[str, Any]], parallel: bool) -> None:
         self.events: list[Event] = []
         self.broken: list[int] = []
         self.schemas = schemas_of(tools)
         self.count = 0
-        self._family = family
+        self._family, self._parallel = family, parallel
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further call may begin. A broken call does not count."""
+        return not self._parallel and self.count > len(self.broken)
 
     def begin(self, name: str, given_id: str = "") -> None:
+        if self.is_full:
+            raise Enough
         self.events.append(CallBegin(self.count, new_id(self._family, name, self.count, given_id), name))
         self.count += 1
 

@@ -22,6 +22,7 @@ TEXT = "(?s:.*)"
 PYTHON_STRING = r"/'([^'\\\n]|\\[\\'\x22nrt])*'/"
 TAG = re.compile(r"[^<>\s]*<[^<>]*>|\S+")
 SPACE = r"[ \n]{1,16}"  # between JSON tokens
+FINAL_CHANNEL = "<|channel|>final<|message|>"  # gpt-oss writes its answer after this text
 DEPTH = 8  # of nested objects in Gemma's form
 
 
@@ -32,6 +33,7 @@ def lark(
     parallel: bool,
     control: Mapping[str, int],
     thought_end: str,
+    schema: dict[str, Any] | None = None,
 ) -> str:
     """See ToolFormat.grammar()."""
     functions = [tool.get("function", tool) for tool in tools]
@@ -43,7 +45,8 @@ def lark(
             f"tool_choice names {json.dumps(choice)}, which is not in tools" if tools else "tools is empty"
         )
     rules = _Lark(tool_format, control)
-    answer = rules.optional(functions, parallel) if choice == "auto" else rules.required(functions, parallel)
+    is_free = choice == "auto" and schema is None
+    answer = rules.optional(functions, parallel) if is_free else rules.required(functions, parallel, schema)
     if thought_end:
         answer = f"{rules.until(thought_end)} /[ \\n]{{0,4}}/ {rules.rule(answer)}"
     return "\n".join(["%llguidance {}", f"start: {answer}", *rules.rules]) + "\n"
@@ -74,15 +77,21 @@ class _Lark:
         self.rules.append(f"{name}{options}: {body}")
         return name
 
-    def required(self, functions: list[dict[str, Any]], parallel: bool) -> str:
-        start = f"{self.rule(self._harmony_thought())} " if self._format.before_reasoning else ""
-        return start + self._text(self._lead()) + " " + self._after_lead(functions, parallel)
+    def required(self, functions: list[dict[str, Any]], parallel: bool, schema: dict[str, Any] | None) -> str:
+        """Calls, or JSON that follows the schema."""
+        start, final = "", ""
+        if self._format.before_reasoning:
+            start, final = f"{self.rule(self._harmony_thought())} ", self._text(FINAL_CHANNEL)
+        calls = self._text(self._lead()) + " " + self._after_lead(functions, parallel)
+        if schema is not None:
+            calls = f"({calls} | {final} {self.rule('%json ' + json.dumps(schema))})"
+        return start + calls
 
     def optional(self, functions: list[dict[str, Any]], parallel: bool) -> str:
         """Text, or text and calls. After the first mark, a complete call is forced."""
         lead, calls, text = self._lead(), self._after_lead(functions, parallel), self.rule(f"/{TEXT}/")
         if self._format.before_reasoning:
-            final = f'{self._text("<|channel|>final<|message|>")} {text}'
+            final = f'{self._text(FINAL_CHANNEL)} {text}'
             return f"{self.rule(self._harmony_thought())} ({self._text(lead)} {calls} | {final})"
         if self._format.at_start:
             return f'{self._text(lead)} {calls} | /[^{_regex(lead[0])}]{TEXT}/ | ""'

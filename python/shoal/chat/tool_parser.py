@@ -7,7 +7,7 @@ removed.
 import re
 from typing import TYPE_CHECKING, Any
 
-from .tool_events import Calls, Content, Event, Malformed, Reader
+from .tool_events import Calls, Content, Enough, Event, Malformed, Reader
 from .tool_marks import held_back
 from .tool_readers import READERS
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 
 class ToolParser:
-    """Parses one answer. `broken`: indexes of calls that the answer cut off or left malformed; their arguments are not
-    complete JSON, and the text after the mistake is content."""
+    """Parses one answer. `parallel`: whether it may have several calls; if not, no event follows the first one.
+    `broken`: indexes of calls that the answer cut off or left malformed; their arguments are not complete JSON, and the
+    text after the mistake is content."""
 
-    def __init__(self, tool_format: "ToolFormat", tools: list[dict[str, Any]]) -> None:
+    def __init__(self, tool_format: "ToolFormat", tools: list[dict[str, Any]], parallel: bool = True) -> None:
         self._format = tool_format
-        self._calls = Calls(tool_format.family, tools)
+        self._calls = Calls(tool_format.family, tools, parallel)
         self._marks = sorted({*tool_format.triggers, *tool_format.dropped}, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, self._marks))) if self._marks else None
         self._buffer = ""
@@ -33,6 +34,11 @@ class ToolParser:
     def broken(self) -> list[int]:
         return self._calls.broken
 
+    @property
+    def ended(self) -> bool:
+        """Whether the answer has its only call. The rest of the answer is ignored."""
+        return self._calls.is_full and not (self._reader is not None and self._reader.begun)
+
     def push(self, text: str) -> list[Event]:
         """Adds text to the answer. Returns the events that are now certain."""
         self._buffer += text
@@ -43,7 +49,7 @@ class ToolParser:
         return self._run(True)
 
     def _run(self, final: bool) -> list[Event]:
-        while self._read(final) if self._reader is not None else self._text(final):
+        while not self.ended and (self._read(final) if self._reader is not None else self._text(final)):
             pass
         return self._calls.take()
 
@@ -56,6 +62,9 @@ class ToolParser:
             reader.read(self._buffer, final)
             if final and not reader.done:
                 raise Malformed
+        except Enough:
+            self._reader = None
+            return False
         except Malformed:
             if reader.begun:
                 self._calls.broken.append(self._calls.count - 1)

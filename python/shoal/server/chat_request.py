@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("shoal")
 MOST_LISTED = 20  # top_logprobs of OpenAI
 MOST_TOOLS = 1024
+MOST_MESSAGES = 10_000  # the renderer serves one conversation at a time
 
 
 @dataclass
@@ -33,6 +34,22 @@ class ChatInput:
     add_generation_prompt: bool = True
     continues: bool = False
     schema: Schema | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.messages, list) and len(self.messages) > MOST_MESSAGES:
+            raise ApiError(400, f"the conversation has {len(self.messages)} messages; the limit is {MOST_MESSAGES}; "
+                           "send fewer messages")
+        if any(not tool["function"]["name"] for tool in self.tools):
+            raise invalid("tools", "has a tool with an empty name; give each tool a name")
+
+    @property
+    def text(self) -> str:
+        """The text of the messages without answers of the assistant: templates may omit the reasoning of an answer."""
+        contents = [message.get("content") for message in self.messages
+                    if isinstance(message, dict) and message.get("role") != "assistant"]
+        parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
+        texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+        return "".join(text for text in texts if isinstance(text, str))
 
 
 def read_input(fields: Fields) -> ChatInput:
@@ -64,6 +81,9 @@ def read_tools(fields: Fields) -> list[dict[str, Any]]:
 def read_choice(fields: Fields, tools: list[dict[str, Any]]) -> str:
     choice = fields.get("tool_choice", "function_call")
     if isinstance(choice, dict):
+        if choice.get("type") not in (None, "function"):
+            raise invalid("tool_choice", f"has the type {shown(choice['type'])}, which is not supported; "
+                          "give none, auto, required or a function")
         choice = (choice.get("function") or choice).get("name") if isinstance(choice.get("function"), dict | None) else None
         if choice not in [tool["function"]["name"] for tool in tools]:
             raise invalid("tool_choice", f"names the tool {shown(choice)}, which is not in tools; give the name of a tool")
@@ -91,6 +111,28 @@ def read_ending(fields: Fields, messages: Any) -> tuple[bool, bool]:
         raise invalid("continue_final_message", "needs a last message of the assistant; add it, or omit the field")
     continues = ends_in_answer and continues is not False and not add_prompt
     return continues, continues or add_prompt is not False
+
+
+class ChatGeneration(Generation):
+    """Can end single answers."""
+    ended: frozenset[int] = frozenset()  # indexes of answers
+
+    def end(self, answer: Answer, request: int, tokens: int) -> None:
+        """Ends an answer after this number of tokens. One last output follows, unless the engine has finished."""
+        del answer.tokens[tokens:]
+        if answer.finish:
+            answer.finish = "end"
+        elif answer.index not in self.ended:
+            self.ended |= {answer.index}
+            self.backend.submitter.cancel(request)
+
+    def _note(self, answer: Answer, outputs: list[Output]) -> None:
+        last = outputs[-1]
+        if answer.index not in self.ended:
+            super()._note(answer, outputs)
+        elif last.finish is not None:
+            answer.finish, answer.cached_tokens = "end", last.cached_tokens
+            self.backend.on_lost_failure(last.error)
 
 
 class ChatRequest:
@@ -123,25 +165,33 @@ class ChatRequest:
 
     async def start(self, chat: ChatInput) -> None:
         """Renders the prompt and prepares the answers. Raises ApiError also for a prompt that is too long."""
+        if isinstance(chat.messages, list):
+            self.backend.check_text(chat.text)
         await self.render(chat)
         self.parameters.engine["stop"] = [*self.parameters.stops, *self.prompt.stops]
-        self.generation = Generation(self.backend, self.prompt.tokens, self.parameters, self.prompt.new_matcher,
-                                     **self.prompt.options())
+        self.generation = ChatGeneration(self.backend, self.prompt.tokens, self.parameters, self.prompt.new_matcher,
+                                         **self.prompt.options())
         self.reasoning_tokens = [0] * len(self.generation.answers)  # by answer; complete at its end
 
     async def events(self) -> AsyncIterator[tuple[Answer, list[Output], list[Event]]]:
         """Outputs of the engine, and the parts of answers that they complete."""
         parsers: list[AnswerParser] = [self.prompt.parser() for _ in self.generation.answers]
         counts = [0] * len(parsers)  # of tokens
-        async for answer, outputs in self.generation:
+        async for answer, batch in self.generation:
             parser = parsers[answer.index]
             events: list[Event] = []
-            for output in outputs:
+            outputs: list[Output] = []
+            for output in batch:
+                if parser.ended:
+                    break
+                outputs.append(output)
                 counts[answer.index] += output.token >= 0
                 new = parser.push(output.text) if output.text else []
                 if any(isinstance(event, Reasoning) for event in new):
                     self.reasoning_tokens[answer.index] = counts[answer.index]
                 events += new
+            if parser.ended:
+                self.generation.end(answer, batch[-1].request, counts[answer.index])
             if answer.finish:
                 events += parser.finish()
             yield answer, outputs, merged(events)

@@ -83,7 +83,8 @@ class Completion:
                 "tokens_cached": answer.cached_tokens, "generation_settings": generation_settings(self.backend, self.parameters),
                 "prompt": self.backend.spelled(self.prompt), "has_new_line": "\n" in text,
                 "truncated": answer.finish == "context", "stop_type": STOP_TYPES[answer.finish or "end"],
-                "stopping_word": self.generation.matched_stop(answer) or "", "timings": self.generation.timings(answer), **self.probabilities(outputs)}
+                "stopping_word": self.generation.matched_stop(answer) or "",
+                "timings": self.generation.timings(answer), **self.probabilities(outputs)}
 
 
 def generation_settings(backend: "Backend", parameters: Parameters) -> dict[str, Any]:
