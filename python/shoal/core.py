@@ -29,6 +29,8 @@ their weights and caches. Plans own the memory of inputs and nodes. Arrays of Te
 
 Threads: build a graph on one thread. Then any thread may call all functions. Devices work without the global
 interpreter lock. The work of one device is done in the order of the calls.
+
+Forks: a child process cannot use the plans and devices of its parent. It opens its own devices.
 """
 from __future__ import annotations
 

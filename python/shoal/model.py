@@ -196,32 +196,47 @@ class Model:
         It has its own KV cache of `context` tokens on the same devices. Raises MemoryError if the memory is too small."""
         return _shoal.Session(self.engine, context)
 
-    def chat(self, messages: list[dict[str, Any]], *, tools: list[dict[str, Any]] | None = None, tool_choice: str = "auto",
-             schema: dict[str, Any] | None = None, variables: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+    def chat(self, messages: list[dict[str, Any]], *, tools: list[dict[str, Any]] | None = None,
+             tool_choice: str | dict[str, Any] = "auto", schema: dict[str, Any] | None = None,
+             grammar: tuple[str, Any] | None = None, variables: dict[str, Any] | None = None,
+             **options: Any) -> dict[str, Any]:
         """Answers a conversation. The result has the form of OpenAI's chat completions.
 
-        `messages` and `tools` have OpenAI's form. `schema`: a JSON schema of the answer. `variables`: variables of the
-        chat template. `options`: see generate()."""
+        `messages` and `tools` have OpenAI's form. `tool_choice`: none, auto, required, the name of a tool, or OpenAI's
+        dict. `schema`: a JSON schema of the answer. `variables`: variables of the chat template. `grammar`, `options`:
+        see generate()."""
         from .server.chat import message_of  # the same form as the server's
         from .server.chat_request import Message
 
         begin = time.time()
-        prompt = self.format.prepare(messages, tools=tools, tool_choice=tool_choice, variables=variables,
-                                     schema=("json_schema", schema) if schema is not None else None)
+        if schema is not None:
+            if grammar is not None:
+                raise ValueError("schema and grammar both restrict the answer; omit one of them")
+            grammar = ("json_schema", schema)
+        prompt = self.format.prepare(messages, tools=tools, tool_choice=chosen_tool(tool_choice, tools),
+                                     variables=variables, schema=grammar)
         options = {**prepared(options), **prompt.options()}
         options["stop"] = [*options.get("stop", []), *prompt.stops]
-        parser, message, count, finish = prompt.parser(), Message(), 0, None
-        for output in stream(self._own(), prompt.tokens, prompt.new_matcher() if prompt.new_matcher else None, **options):
-            count += output.token >= 0
+        parser, message, cached, finish, pieces = prompt.parser(), Message(), 0, None, []
+        matcher = prompt.new_matcher() if prompt.new_matcher else None
+        for output in stream(self._own(), prompt.tokens, matcher, **options):
             message.add(parser.push(output.text))
-            finish = self._piece(output).finish
+            piece = self._piece(output)
+            finish, cached = piece.finish, output.cached_tokens
+            if piece.token >= 0:
+                pieces.append(piece)
         message.add(parser.finish())
         reason = "length" if finish in ("length", "context") else "tool_calls" if message.calls else "stop"
+        listed = options.get("logprobs")
+        entries = None if listed is None else [self._logprobs(piece, listed) for piece in pieces]
+        logprobs = None if entries is None else {"content": entries, "refusal": None}
         return {"id": "chatcmpl-" + secrets.token_hex(12), "object": "chat.completion", "created": int(begin),
                 "model": self.info()["name"],
-                "choices": [{"index": 0, "message": message_of(message), "finish_reason": reason, "logprobs": None}],
-                "usage": {"prompt_tokens": len(prompt.tokens), "completion_tokens": count,
-                          "total_tokens": len(prompt.tokens) + count}}
+                "choices": [{"index": 0, "message": message_of(message), "finish_reason": reason,
+                             "logprobs": logprobs}],
+                "usage": {"prompt_tokens": len(prompt.tokens), "completion_tokens": len(pieces),
+                          "total_tokens": len(prompt.tokens) + len(pieces),
+                          "prompt_tokens_details": {"cached_tokens": cached}}}
 
     @functools.cached_property
     def format(self) -> "ChatFormat":
@@ -239,6 +254,14 @@ class Model:
             raise RuntimeError("the model was closed")
         return Piece(output.text, output.token, output.logprob, output.top, output.finish)
 
+    def _logprobs(self, piece: Piece, listed: int) -> dict[str, Any]:
+        """An entry of logprobs.content in the form of OpenAI."""
+        def entry(token: int, value: float | None) -> dict[str, Any]:
+            data = self.engine.decode([token], whole=False) or self.engine.piece(token)
+            return {"token": data.decode(errors="replace"), "bytes": list(data), "logprob": value}
+
+        return {**entry(piece.token, piece.logprob), "top_logprobs": [entry(*one) for one in piece.top[:listed]]}
+
     def _own(self) -> Submitter:
         assert self.engine is not None and self._submitter is not None
         return self._submitter
@@ -253,6 +276,17 @@ class Model:
         if loop not in self._loops:
             self._loops[loop] = LoopStreams(self._own(), loop)
         return self._loops[loop]
+
+
+def chosen_tool(choice: Any, tools: list[dict[str, Any]] | None) -> str:
+    """tool_choice of ChatFormat.prepare() for a tool_choice of OpenAI."""
+    function = choice.get("function") if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else choice
+    if not isinstance(name, str):
+        raise ValueError(f"tool_choice is {choice!r}; give none, auto, required or a function")
+    if name not in ("none", "auto") and not tools:
+        raise ValueError(f"tool_choice is {name}, but the chat has no tools; add tools")
+    return name
 
 
 def prepared(options: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,17 @@ namespace shoal::python {
 
 using namespace nb::literals;
 
+void Process::check() const {
+  require<Error>(is_current(),
+                 "a fork has no threads of the devices; load the model or compile the graph in the child process");
+}
+
+std::shared_ptr<Stream> Stream::create(std::shared_ptr<Device> device) {
+  std::shared_ptr<Stream> stream(new Stream, DeleteInProcess());
+  stream->device = std::move(device);
+  return stream;
+}
+
 Backend& Stream::open() {
   if (backend == nullptr) backend = device->init();
   return *backend;
@@ -32,7 +43,7 @@ UnlockedPython::~UnlockedPython() {
 }
 
 GraphHolder::~GraphHolder() {
-  if (stream == nullptr) return;
+  if (stream == nullptr || !stream->process.is_current()) return;
   const Locked lock(*stream);
   memory.clear();
 }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <unistd.h>
 
 #include <deque>
 #include <memory>
@@ -30,14 +31,37 @@ namespace shoal::python {
 
 namespace nb = nanobind;
 
+/// The process that created an object with threads. A fork does not copy threads, so another process can neither use
+/// nor destroy the object.
+class Process {
+ public:
+  bool is_current() const { return pid_ == getpid(); }
+  /// Throws Error in another process.
+  void check() const;
+
+ private:
+  pid_t pid_ = getpid();
+};
+
+/// Deletes an object in its process. A child process never deletes it.
+struct DeleteInProcess : Process {
+  void operator()(auto* object) const {
+    if (is_current()) delete object;
+  }
+};
+template <class T>
+using Owned = std::unique_ptr<T, DeleteInProcess>;
+
 /// The backend of a device. All plans of the device use this backend.
 struct Stream {
+  Process process;
   std::shared_ptr<Device> device;  ///< does not own a device of the registry
   std::unique_ptr<Backend> backend;
   std::recursive_mutex mutex;
 
   /// The first call creates the backend.
   Backend& open();
+  static std::shared_ptr<Stream> create(std::shared_ptr<Device> device);
 };
 
 /// Releases the global interpreter lock during its lifetime. If the interpreter exits meanwhile, CPython unwinds the
@@ -54,10 +78,10 @@ class UnlockedPython {
   PyThreadState* state_;
 };
 
-/// Releases the global interpreter lock, then locks a stream.
+/// Releases the global interpreter lock, then locks a stream. Throws Error in a child process.
 class Locked {
  public:
-  explicit Locked(Stream& stream) : lock_(stream.mutex) {}
+  explicit Locked(Stream& stream) : lock_((stream.process.check(), stream.mutex)) {}
 
  private:
   UnlockedPython release_;
@@ -99,7 +123,7 @@ struct GraphHolder {
   std::deque<TensorHandle> handles;
   std::unordered_map<const Tensor*, TensorHandle*> by_tensor;
   std::vector<nb::object> others;  ///< graphs whose weights this graph uses
-  std::vector<std::unique_ptr<Buffer>> memory;
+  std::vector<Owned<Buffer>> memory;
   std::shared_ptr<Stream> stream;  ///< of `memory`
   PlanHolder* plan = nullptr;      ///< the plan of this graph, if there is one
 };
@@ -139,7 +163,7 @@ struct PlanHolder {
   nb::object graph_object, device_object;
   GraphHolder* holder = nullptr;
   std::shared_ptr<Stream> stream;
-  std::unique_ptr<GraphPlan> plan;
+  Owned<GraphPlan> plan;
   std::unordered_set<const Tensor*> shown;  ///< nodes that can be read, apart from outputs
 };
 

@@ -120,6 +120,9 @@ void check_values(const std::vector<TensorHandle*>& leaves) {
 }
 
 nb::list compare(GraphHolder& graph, DeviceHandle& reference, DeviceHandle& device, const nb::dict& inputs) {
+  for (const Stream* stream : {reference.stream.get(), device.stream.get(), graph.stream.get()}) {
+    if (stream != nullptr) stream->process.check();
+  }
   const std::vector<TensorHandle*> leaves = graph.leaves();
   check_values(leaves);
   const GivenInputs given(graph, inputs);

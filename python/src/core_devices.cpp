@@ -18,15 +18,14 @@ using namespace nb::literals;
 
 namespace {
 
-/// The stream of a device of the registry. All Python objects of the device share the stream.
+/// The stream of a device of the registry. All Python objects of the device in a process share the stream.
 std::shared_ptr<Stream> stream_of(Device& device) {
   static std::mutex mutex;
   static auto& streams = *new std::map<Device*, std::weak_ptr<Stream>>;
   const std::lock_guard lock(mutex);
   std::shared_ptr<Stream> stream = streams[&device].lock();
-  if (stream == nullptr) {
-    stream = std::make_shared<Stream>();
-    stream->device = std::shared_ptr<Device>(&device, [](Device*) {});
+  if (stream == nullptr || !stream->process.is_current()) {
+    stream = Stream::create(std::shared_ptr<Device>(&device, [](Device*) {}));
     streams[&device] = stream;
   }
   return stream;
@@ -203,10 +202,9 @@ void init_meta(MetaHandle* self, nb::handle devices, nb::object states, nb::obje
                        static_cast<int>(members.size())};
   std::vector<Device*> all;
   for (const nb::handle member : members) all.push_back(&nb::cast<DeviceHandle&>(member).device());
-  handle.stream = std::make_shared<Stream>();
-  handle.stream->device = meta::MetaDevice::create(
+  handle.stream = Stream::create(meta::MetaDevice::create(
       all, [callbacks = handle.callbacks](const Tensor& tensor) { return state_of(*callbacks, tensor); },
-      options_of(handle.callbacks, timeout));
+      options_of(handle.callbacks, timeout)));
   new (self) MetaHandle;
   self->stream = std::move(handle.stream);
   std::swap(self->callbacks, handle.callbacks);

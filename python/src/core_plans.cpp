@@ -18,7 +18,7 @@ using namespace nb::literals;
 void PlanHolder::clear() {
   if (holder != nullptr && holder->plan == this) holder->plan = nullptr;
   holder = nullptr;
-  if (plan != nullptr) {
+  if (plan != nullptr && stream->process.is_current()) {
     const Locked lock(*stream);
     plan.reset();
   }
@@ -62,7 +62,7 @@ class NewMemory {
     for (Placed& placed : memory_) {
       for (TensorHandle* leaf : placed.leaves) leaf->is_written = leaf->tensor->role == Role::kCache;
       GraphHolder& owner = *placed.leaves.front()->graph;
-      owner.memory.push_back(std::move(placed.buffer));
+      owner.memory.emplace_back(placed.buffer.release());
       owner.stream = stream;
     }
   }
@@ -114,7 +114,7 @@ PlanHolder* compile(nb::object device_object, nb::object graph_object, const std
     const Planning planning(device, graph);
     NewMemory memory;
     memory.place(leaves, device.device());
-    result->plan = device.stream->open().create_plan(graph.graph, options);
+    result->plan.reset(device.stream->open().create_plan(graph.graph, options).release());
     memory.keep(device.stream);
   }
   for (Tensor* input : graph.graph.inputs()) graph.handle(input)->is_written = false;

@@ -13,9 +13,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <future>
 
+#include "base/error.h"
 #include "models/engine/mask_feed.h"
 #include "models/engine/output_channel.h"
 #include "python/src/module.h"
@@ -34,6 +37,8 @@ using models::OutputChannel;
 using Service = OpenService;
 
 using Release = nb::call_guard<UnlockedPython>;
+
+constexpr std::chrono::milliseconds kSignalPeriod{100};  // between two checks for signals
 
 // The engine's thread drops channels and feeds. Objects of Python would need the global interpreter lock for that, so
 // Python's objects only share the ownership.
@@ -92,6 +97,7 @@ void bind_outputs(nb::module_& module) {
       .def_prop_ro("top", &log_probabilities, "The most probable tokens with their log probabilities.")
       .def_prop_ro(
           "finish", [](const Output& output) { return output.finish ? name_of(*output.finish) : nullptr; },
+          nb::sig("def finish(self) -> str | None"),
           "None, or why the answer ended: end, stop, length, context, cancelled or failed.")
       .def_ro("error", &Output::error, "The reason of finish == 'failed'.")
       .def_ro("computed_tokens", &Output::computed_tokens,
@@ -116,20 +122,40 @@ void bind_outputs(nb::module_& module) {
           "seconds"_a, Release(), "Waits until there are outputs or the time is over. Then returns take().");
 }
 
-/// Calls the Python function, and stops the loading after an exception or Ctrl-C.
-models::LoadProgress with_lock(nb::object progress) {
-  return [progress = std::move(progress)](size_t done, size_t total) {
+/// Loads a model in another thread. Python handles signals only in the main thread, so the calling thread stays
+/// responsive. An exception of a signal handler or of `progress` stops the loading.
+std::unique_ptr<tools::Service> load(const std::vector<std::string>& arguments, const nb::object& progress) {
+  std::atomic<bool> is_stopped = false;
+  const models::LoadProgress observer = [&](size_t done, size_t total) {
+    if (is_stopped) throw Error("a signal stopped the loading");
+    if (progress.is_none()) return;
     const nb::gil_scoped_acquire lock;
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    if (!progress.is_none()) progress(done, total);
+    progress(done, total);
   };
+  auto loading = std::async(std::launch::async, [&] { return std::make_unique<tools::Service>(arguments, observer); });
+  for (;;) {
+    const bool is_over = [&] {
+      const UnlockedPython release;
+      return loading.wait_for(kSignalPeriod) == std::future_status::ready;
+    }();
+    if (is_over) return loading.get();
+    if (PyErr_CheckSignals() == 0) continue;
+    try {
+      nb::raise_python_error();
+    } catch (...) {
+      is_stopped = true;
+      const UnlockedPython release;
+      loading = {};  // waits for the thread
+      throw;
+    }
+  }
 }
 
 models::RequestOptions request_options(const Service& service, const nb::kwargs& given) {
   models::RequestOptions options;
   models::SamplerParams& sampling = options.sampling;
-  options.end_tokens.assign(service.tokenizer().ends().begin(), service.tokenizer().ends().end());
-  options.draft = service.draft();
+  options.end_tokens.assign(service->tokenizer().ends().begin(), service->tokenizer().ends().end());
+  options.draft = service->draft();
   for (const auto& [key, value] : given) {
     const auto name = nb::cast<std::string>(key);
     const auto take = [&](const char* which, auto& into) {
@@ -170,14 +196,14 @@ models::RequestId submit(Service& service, const Channel& channel, std::vector<i
     options.draft = 0;  // each guess would wait for its mask
   }
   const UnlockedPython release;
-  return service.thread().submit(channel.shared, std::move(prompt), options,
-                                 tokens != nullptr ? tokens->shared : nullptr);
+  return service->thread().submit(channel.shared, std::move(prompt), options,
+                                  tokens != nullptr ? tokens->shared : nullptr);
 }
 
 nb::dict stats(Service& service) {
   const models::EngineStats now = [&] {
     const UnlockedPython release;
-    return service.thread().stats();
+    return service->thread().stats();
   }();
   nb::dict all;
   all["running"] = now.running;
@@ -195,11 +221,11 @@ nb::dict stats(Service& service) {
 
 nb::list devices(const Service& service) {
   nb::list all;
-  const std::vector<double> shares = service.choice().shares;
-  for (const models::DeviceUse& use : service.memory()) {
+  const std::vector<double> shares = service->choice().shares;
+  for (const models::DeviceUse& use : service->memory()) {
     nb::dict one;
     one["name"] = use.device;
-    for (const Device* device : service.placement().members()) {
+    for (const Device* device : service->placement().members()) {
       if (device->name() == use.device) one["description"] = device->description();
     }
     one["weights"] = use.use.weights;
@@ -214,7 +240,7 @@ nb::list devices(const Service& service) {
 }
 
 nb::dict info(const Service& service) {
-  const models::Model& model = service.model();
+  const models::Model& model = service->model();
   int64_t parameters = 0;
   for (const Tensor* tensor : model.weights.tensors()) parameters += tensor->elements();
   nb::dict all;
@@ -226,9 +252,9 @@ nb::dict info(const Service& service) {
   all["trained_context"] = model.hparams.context;
   all["embedding"] = model.hparams.embd;
   all["vocabulary"] = model.hparams.vocab;
-  all["context"] = service.most_tokens();
-  all["cache_tokens"] = service.cache_tokens();
-  all["parallel"] = service.parallel();
+  all["context"] = service->most_tokens();
+  all["cache_tokens"] = service->cache_tokens();
+  all["parallel"] = service->parallel();
   return all;
 }
 
@@ -252,29 +278,29 @@ void bind_service(nb::module_& module) {
       .def(
           "__init__",
           [](Service* self, const std::vector<std::string>& arguments, const nb::object& progress) {
-            const models::LoadProgress observer = with_lock(progress);
-            const UnlockedPython release;
-            new (self) Service(arguments, observer);
+            new (self) Service(load(arguments, progress));
           },
           "arguments"_a, "progress"_a = nb::none(),
           "Loads a model with the flags of `shoal serve`, such as ['-m', path].")
       .def("submit", &submit, "channel"_a, "prompt"_a, "masks"_a = nb::none(), "tokens"_a = nb::none(), "options"_a,
            "Adds a request and returns its number. With masks, `tokens` receives a copy of each token.")
       .def(
-          "cancel", [](Service& self, int64_t request) { self.thread().cancel(request); }, "request"_a, Release(),
+          "cancel", [](Service& self, int64_t request) { self->thread().cancel(request); }, "request"_a, Release(),
           "Ends a request before the next step.")
       .def(
-          "stop", [](Service& self) { self.thread().stop(); }, Release(),
+          "stop", [](Service& self) { self->thread().stop(); }, Release(),
           "Ends all requests after the current step. No more requests can be added.")
       .def("stats", &stats, "Numbers of requests and tokens since the start.")
       .def(
-          "failure", [](Service& self) { return self.thread().failure(); }, Release(),
+          "failure", [](Service& self) { return self->thread().failure(); }, Release(),
           "The error of a failed device, or ''.")
       .def("devices", &devices, "Planned memory of each device, in bytes.")
       .def("info", &info, "Facts about the model and the cache.")
-      .def("plan", &Service::plan, "The layouts and steps with which one token is generated.")
       .def(
-          "shares", [](const Service& self) { return self.choice().shares; }, "Share of each device; [] if even.");
+          "plan", [](const Service& self) { return self->plan(); },
+          "The layouts and steps with which one token is generated.")
+      .def(
+          "shares", [](const Service& self) { return self->choice().shares; }, "Share of each device; [] if even.");
 }
 
 /// The tokenizer of an engine.
@@ -287,27 +313,27 @@ void bind_tokenizer(nb::module_& module) {
           [](const Service& self, const Parts& parts) {
             std::vector<models::TextPart> all;
             for (const auto& [text, is_template] : parts) all.push_back({text, is_template});
-            return self.tokenizer().encode(all);
+            return self->tokenizer().encode(all);
           },
           "parts"_a, Release(), "Tokens of a text in parts. Only parts with True may contain control tokens.")
       .def(
           "decode",
           [](const Service& self, const std::vector<int32_t>& tokens, bool whole) {
-            const std::string text = self.tokenizer().decode(tokens, whole);
+            const std::string text = self->tokenizer().decode(tokens, whole);
             return nb::bytes(text.data(), text.size());
           },
           "tokens"_a, "whole"_a = true, "Text of tokens as bytes. Control tokens have no text.")
       .def(
           "piece",
           [](const Service& self, int32_t token) {
-            const std::string& text = self.tokenizer().vocabulary().piece(token);
+            const std::string& text = self->tokenizer().vocabulary().piece(token);
             return nb::bytes(text.data(), text.size());
           },
           "token"_a, "The piece of a token as stored in the file.")
       .def(
           "pieces",
           [](const Service& self) {
-            const models::TokenizerVocabulary& vocabulary = self.tokenizer().vocabulary();
+            const models::TokenizerVocabulary& vocabulary = self->tokenizer().vocabulary();
             nb::list all;
             for (int32_t id = 0; id < vocabulary.size(); ++id) {
               const models::TokenKind kind = vocabulary.kind(id);
@@ -319,22 +345,22 @@ void bind_tokenizer(nb::module_& module) {
             return all;
           },
           "For each token, its bytes and whether it is a control token.")
-      .def_prop_ro("bos", [](const Service& self) { return self.tokenizer().bos(); })
-      .def_prop_ro("eos", [](const Service& self) { return self.tokenizer().eos(); })
-      .def_prop_ro("adds_bos", [](const Service& self) { return self.tokenizer().adds_bos(); })
-      .def_prop_ro("adds_eos", [](const Service& self) { return self.tokenizer().adds_eos(); })
+      .def_prop_ro("bos", [](const Service& self) { return self->tokenizer().bos(); })
+      .def_prop_ro("eos", [](const Service& self) { return self->tokenizer().eos(); })
+      .def_prop_ro("adds_bos", [](const Service& self) { return self->tokenizer().adds_bos(); })
+      .def_prop_ro("adds_eos", [](const Service& self) { return self->tokenizer().adds_eos(); })
       .def_prop_ro("ends",
                    [](const Service& self) {
-                     return std::vector<int32_t>(self.tokenizer().ends().begin(), self.tokenizer().ends().end());
+                     return std::vector<int32_t>(self->tokenizer().ends().begin(), self->tokenizer().ends().end());
                    })
       .def(
-          "answer_marks", [](const Service& self) { return tools::answer_marks(self.tokenizer().vocabulary()); },
+          "answer_marks", [](const Service& self) { return tools::answer_marks(self->tokenizer().vocabulary()); },
           "Ids of the control tokens that form tags of reasoning.")
       .def(
           "chat_template",
           [](const Service& self) -> std::optional<std::string> {
             constexpr std::string_view kKey = "tokenizer.chat_template";
-            const models::GgufFile& file = self.model().file;
+            const models::GgufFile& file = self->model().file;
             return file.has(kKey) ? std::optional(file.get<std::string>(kKey)) : std::nullopt;
           },
           "The chat template of the model file, or None.");

@@ -18,15 +18,22 @@ using Service = OpenService;
 /// A session with the number of outputs of its latest evaluation.
 struct OpenSession {
   OpenSession(const Service& service, int64_t context)
-      : session(service.model(), service.placement(), service.placement().init(), {.context = context}) {}
-  Session session;
+      : session(
+            new Session(service->model(), service->placement(), service->placement().init(), {.context = context})) {}
+  /// Throws Error in a child process.
+  Session* operator->() const {
+    session.get_deleter().check();
+    return session.get();
+  }
+
+  Owned<Session> session;
   int64_t outputs = 0;
 };
 
 void evaluate(OpenSession& self, const std::vector<int32_t>& tokens, int64_t outputs) {
   self.outputs = 0;
-  self.session.evaluate(tokens, outputs);
-  self.session.synchronize();
+  self->evaluate(tokens, outputs);
+  self->synchronize();
   self.outputs = outputs;
 }
 
@@ -35,7 +42,7 @@ using Logits = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::c_contig>;
 /// The memory belongs to the session, which the array keeps alive.
 Logits logits(const nb::handle& owner) {
   auto& self = nb::cast<OpenSession&>(owner);
-  const std::span<const float> values = self.session.logits();
+  const std::span<const float> values = self->logits();
   const auto rows = static_cast<size_t>(self.outputs);
   return Logits(values.data(), {rows, rows > 0 ? values.size() / rows : 0}, owner);
 }
@@ -52,12 +59,12 @@ void bind_session(nb::module_& module) {
            "Logits of the latest evaluate(), f32 [outputs, vocabulary]: a read-only view of the session's memory. "
            "The next evaluate() changes it.")
       .def(
-          "rewind", [](OpenSession& self, int64_t position) { self.session.rewind(position); }, "position"_a, Release(),
+          "rewind", [](OpenSession& self, int64_t position) { self->rewind(position); }, "position"_a, Release(),
           "Removes all tokens from `position` on. ValueError if a recurrent layer has lost the state.")
       .def_prop_ro(
-          "position", [](const OpenSession& self) { return self.session.position(); }, "Number of tokens.")
+          "position", [](const OpenSession& self) { return self->position(); }, "Number of tokens.")
       .def_prop_ro(
-          "context", [](const OpenSession& self) { return self.session.context(); }, "Maximum number of tokens.");
+          "context", [](const OpenSession& self) { return self->context(); }, "Maximum number of tokens.");
 }
 
 }  // namespace shoal::python

@@ -302,6 +302,37 @@ def test_process_exits_while_a_daemon_thread_runs_a_plan() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_child_process_refuses_devices_of_its_parent_and_exits() -> None:
+    program = """if True:
+        import os, signal, sys
+        import numpy as np
+        from core_cases import Mlp, assert_near
+        from shoal import core as shoal
+        mlp, cpu = Mlp(), shoal.device("CPU0")
+        plan = mlp.compiled([4, 2])
+        plan.run({"x": mlp.x_values})
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            for call in (lambda: plan.run({"x": mlp.x_values}), plan.compute, mlp.up.read, mlp.write,
+                         lambda: cpu.compile(Mlp().graph), lambda: plan.device.compile(Mlp().graph),
+                         lambda: shoal.compare(mlp.graph, cpu, plan.device, {"x": mlp.x_values})):
+                try:
+                    call()
+                except RuntimeError as error:
+                    print(error)
+            own = Mlp()
+            assert_near(own.compiled([4, 2]).run({"x": own.x_values})["y"], own.expected())
+            del plan
+            sys.exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        assert_near(plan.run({"x": mlp.x_values})["y"], mlp.expected())
+    """
+    done = run_python("-c", program)
+    message = "a fork has no threads of the devices; load the model or compile the graph in the child process"
+    assert (done.returncode, done.stderr, done.stdout.splitlines()) == (0, "", [*[message] * 7, "7"])
+
+
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     folders = [str(pathlib.Path(__file__).parent), *sys.path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,14 +114,46 @@ def test_chat_answers_in_the_form_of_openai(model: "shoal.Model") -> None:
     choice = answer["choices"][0]
     assert choice["message"]["role"] == "assistant" and choice["message"]["content"]
     assert answer["usage"]["completion_tokens"] == 16 and choice["finish_reason"] == "length"
+    assert choice["logprobs"] is None
+    again = model.chat([{"role": "user", "content": "hello"}], **GREEDY)
+    assert 0 < again["usage"]["prompt_tokens_details"]["cached_tokens"] < again["usage"]["prompt_tokens"]
 
 
-def test_chat_calls_a_required_tool(model: "shoal.Model") -> None:
+def test_chat_lists_logprobs(model: "shoal.Model") -> None:
+    choice = model.chat([{"role": "user", "content": "hello"}], logprobs=2, **GREEDY)["choices"][0]
+    entries = choice["logprobs"]["content"]
+    assert len(entries) == 16 and choice["logprobs"]["refusal"] is None
+    assert b"".join(bytes(entry["bytes"]) for entry in entries).decode(errors="replace") == choice["message"]["content"]
+    for entry in entries:
+        top = entry.pop("top_logprobs")
+        assert len(top) == 2 and top[0] == entry
+
+
+def test_chat_follows_a_grammar(model: "shoal.Model") -> None:
+    question = [{"role": "user", "content": "hello"}]
+    assert model.chat(question, grammar=("regex", "[0-9]{3}x"), seed=1)["choices"][0]["message"]["content"][3:] == "x"
+    with pytest.raises(ValueError, match="omit one of them"):
+        model.chat(question, grammar=("regex", "x"), schema={})
+
+
+@pytest.mark.parametrize("choice", ["required", "count", {"type": "function", "function": {"name": "count"}}])
+def test_chat_calls_a_required_tool(model: "shoal.Model", choice: Any) -> None:
     parameters = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"]}
     tool = {"type": "function", "function": {"name": "count", "parameters": parameters}}
-    choice = model.chat([{"role": "user", "content": "count"}], tools=[tool], tool_choice="required", seed=1)["choices"][0]
-    assert choice["finish_reason"] == "tool_calls"
-    assert choice["message"]["tool_calls"][0]["function"]["name"] == "count"
+    question = [{"role": "user", "content": "count"}]
+    answer = model.chat(question, tools=[tool], tool_choice=choice, seed=1)["choices"][0]
+    assert answer["finish_reason"] == "tool_calls"
+    assert answer["message"]["tool_calls"][0]["function"]["name"] == "count"
+    with pytest.raises(ValueError, match="the chat has no tools"):
+        model.chat(question, tool_choice=choice)
+
+
+def test_chat_refuses_wrong_tool_choices(model: "shoal.Model") -> None:
+    with pytest.raises(ValueError, match="give none, auto, required or a function"):
+        model.chat([{"role": "user", "content": "count"}], tool_choice={"type": "function"})
+    with pytest.raises(ValueError, match="other"):
+        model.chat([{"role": "user", "content": "count"}], tools=[{"type": "function", "function": {"name": "count"}}],
+                   tool_choice={"type": "function", "function": {"name": "other"}})
 
 
 def test_many_threads_share_a_model(model: "shoal.Model") -> None:
@@ -239,9 +272,33 @@ def test_fork_refuses_requests(model: "shoal.Model") -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_interrupt_stops_generation(model_path: Path) -> None:
-    code = (f"import shoal\nmodel = shoal.Model({str(model_path)!r}, devices='CPU0', context=100000)\n"
-            "for piece in model.generate('In', ignore_end=True, temperature=0): print('.', flush=True)\n")
+def test_child_process_refuses_sessions_and_exits(model_path: Path) -> None:
+    code = f"""if True:
+        import os, shoal, signal, sys
+        model = shoal.Model({str(model_path)!r}, devices='CPU0,CPU1', context=512)
+        session = model.session(64)
+        session.evaluate([1])
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            for call in (lambda: session.evaluate([5]), lambda: session.rewind(0), lambda: model.complete('In')):
+                try:
+                    call()
+                except RuntimeError as error:
+                    print(error)
+            del session
+            sys.exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        session.evaluate([5])
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr, len(lines), lines[-1]) == (0, "", 4, "7")
+    assert all("a fork has no threads" in line and "in the child process" in line for line in lines[:3])
+
+
+def interrupt(code: str) -> tuple[str, str, float]:
+    """Runs a program, and sends Ctrl-C after its first line. Returns the rest of stdout, stderr and the seconds."""
     # A parent in the background may ignore the signal, and children inherit that.
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
@@ -249,9 +306,51 @@ def test_interrupt_stops_generation(model_path: Path) -> None:
     assert child.stdout.readline() == ".\n"
     begin = time.monotonic()
     child.send_signal(signal.SIGINT)
-    _, error = child.communicate(timeout=20)
-    assert "KeyboardInterrupt" in error
-    assert time.monotonic() - begin < 10
+    output, error = child.communicate(timeout=20)
+    return output, error, time.monotonic() - begin
+
+
+def test_interrupt_stops_generation(model_path: Path) -> None:
+    _, error, seconds = interrupt(f"""if True:
+        import shoal
+        model = shoal.Model({str(model_path)!r}, devices='CPU0', context=100000)
+        for piece in model.generate('In', ignore_end=True, temperature=0): print('.', flush=True)
+    """)
+    assert "KeyboardInterrupt" in error and seconds < 10
+
+
+def test_interrupt_stops_loading(model_path: Path) -> None:
+    output, error, _ = interrupt(f"""if True:
+        import shoal, time
+        def progress(done, total):
+            print('.' if done < total else 'loaded', flush=True)
+            time.sleep(0.2)
+        shoal.Model({str(model_path)!r}, devices='CPU0', context=512, progress=progress)
+    """)
+    assert "KeyboardInterrupt" in error and "loaded" not in output
+
+
+def test_signal_handler_runs_during_a_load_without_progress(model_path: Path, tmp_path: Path,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    downloader = tmp_path / "python"
+    downloader.write_text(f'#!/bin/sh\nif [ "$2" = -m ]; then sleep 1.5; touch {tmp_path}/done; echo {model_path}; fi\n')
+    downloader.chmod(0o755)
+    monkeypatch.setenv("SHOAL_PYTHON", str(downloader))
+    early = []
+
+    def stop(*_: object) -> None:
+        early.append(not (tmp_path / "done").exists())
+        raise KeyError("alarm")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(KeyError, match="alarm"):
+            shoal.Model(hf_repo="owner/repo", devices="CPU0", context=512)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert early == [True] and (tmp_path / "done").exists()
 
 
 @pytest.mark.parametrize("code", [

@@ -15,7 +15,7 @@ namespace shoal::tools {
 class Service {
  public:
   /// Loads a model. `arguments` are the flags of EngineFlags (engine_flags.h), such as {"-m", "m.gguf", "--devices",
-  /// "CPU0,CPU1"}. The thread of the caller calls `progress`. An exception of `progress` stops the loading. Throws
+  /// "CPU0,CPU1"}. Threads of the loader call `progress`. An exception of `progress` stops the loading. Throws
   /// InvalidArgument for wrong flags, a wrong file or an unsupported tokenizer, and the errors of resolve() and load().
   Service(const std::vector<std::string>& arguments, const models::LoadProgress& progress);
 
