@@ -187,8 +187,9 @@ async def test_cancelled_coroutine_ends_its_request(model: "shoal.Model") -> Non
             pass
 
     task = asyncio.create_task(ask())
-    await asyncio.sleep(0.1)
-    assert model.stats()["running"] == 1
+    async with asyncio.timeout(30):
+        while model.stats()["running"] == 0:
+            await asyncio.sleep(0.01)
     task.cancel()
     await wait_until_idle(model)
 
