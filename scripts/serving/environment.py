@@ -49,11 +49,10 @@ def source_of(package: tuple[str, str], given: pathlib.Path | None = None) -> pa
     for folder in (given, FOLDER):
         if folder is not None and (folder / label).is_dir():
             return folder / label
+    python = venv_python()  # makes the folder
     say(f"suites: downloading the sources of {name} {version}")
-    log = FOLDER / f"{label}.log"
+    log, download = FOLDER / f"{label}.log", FOLDER / "download"
     log.write_bytes(b"")
-    download = FOLDER / "download"
-    python = venv_python()
     # pip installs the build packages of a source package, in order to read its metadata. They may be wheels.
     command = [python, "-m", "pip", "download", "--no-deps", "--no-binary", name, "-d", download, f"{name}=={version}"]
     logged(command, log, f"downloading {name}")
