@@ -48,6 +48,13 @@ def test_answer_is_a_call_or_follows_the_schema(server: str) -> None:
             assert 0 <= json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])["n"] <= 9
 
 
+def test_invalid_schema_of_a_tool_does_not_refuse_an_answer(server: str) -> None:
+    tool = {"type": "function", "function": {"name": "count", "parameters": {"type": "object", "properties": {"n": "bad"}}}}
+    choice = post(server, tools=[tool], response_format=FORMAT).json()["choices"][0]
+    assert choice["message"]["content"] in ("17", "18") or choice["message"]["tool_calls"]
+    assert post(server, tools=[tool], tool_choice="required").status_code == 400
+
+
 @pytest.mark.parametrize("fields, words", [
     ({"tools": [COUNT], "grammar": 'root ::= "17"'}, "gbnf grammar"),
     ({"tools": [COUNT], "json_schema": {"type": "nonsense"}}, "json_schema grammar"),

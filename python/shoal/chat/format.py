@@ -249,6 +249,14 @@ class ChatFormat:
                 self.grammars.compile(*schema)  # errors name the schema
                 options["schema"] = answer_schema(*schema)
             text = prompt.tool_format.grammar(prompt.tools, tool_choice, parallel, **options)
+            try:
+                return self.grammars.compile("tools", text).matcher
+            except GrammarError:
+                if tool_choice != "auto":
+                    raise
+            # The model need not call a tool whose schema is invalid, so the arguments may be any object.
+            tools = [{"name": tool.get("function", tool)["name"]} for tool in prompt.tools]
+            text = prompt.tool_format.grammar(tools, tool_choice, parallel, **options)
             return self.grammars.compile("tools", text).matcher
         if schema is None:
             return None
