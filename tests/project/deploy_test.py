@@ -39,10 +39,11 @@ def joined_lines(text):
 
 
 def flags_of_serve(line):
-    """The flags of `shoal serve` in a line: after the command, the image or SERVE_FLAGS=, otherwise in backticks."""
+    """The flags of `shoal serve` in a line: after the command, the image or SERVE_FLAGS=, otherwise in backticks without a
+    command."""
     if found := re.search(r"(?:shoal\", \"serve|shoal serve|SERVE_FLAGS=|shoal:(?:cpu|cuda)(?! \.))(.*)", line):
         return FLAG.findall(re.split(r"[`#]", found[1])[0])
-    return [word for quoted in re.findall(r"`([^`]+)`", line) for word in FLAG.findall(quoted) if word not in OF_OTHERS]
+    return [word for quoted in re.findall(r"`(-[^`]+)`", line) for word in FLAG.findall(quoted) if word not in OF_OTHERS]
 
 
 def texts_with_flags():
@@ -71,6 +72,7 @@ class FlagsTest(unittest.TestCase):
             'ENTRYPOINT ["/opt/shoal/bin/shoal", "serve", "--host", "0.0.0.0"]': ["--host"],
             "podman run -d shoal:cpu -hf OWNER/REPO": ["-hf"],
             "| the body is larger than `--max-body` | 413 |": ["--max-body"],
+            "equal `shoal run --top-logits`": [],
             "podman build --ignorefile x -t shoal:cpu .": [],
         }.items():
             with self.subTest(line):
