@@ -395,14 +395,42 @@ def test_failed_device_fails_requests_and_ends_the_server() -> None:
     assert len(failures) == 3
 
 
-def test_native_endpoints_list_ignored_fields(server: str) -> None:
+def test_all_endpoints_list_ignored_fields(server: str) -> None:
     for path, body in (("/completion", {"prompt": "In", "n_predict": 1}), ("/tokenize", {"content": "In"}),
                        ("/detokenize", {"tokens": [5]}), ("/apply-template", {"messages": USER}),
-                       ("/v1/chat/completions/input_tokens", {"messages": USER})):
+                       ("/v1/chat/completions/input_tokens", {"messages": USER}),
+                       ("/v1/completions", {"prompt": "In", "max_tokens": 1}),
+                       ("/v1/chat/completions", {"messages": USER, "max_tokens": 1}),
+                       ("/v1/responses", {"input": "In", "max_output_tokens": 1}),
+                       ("/v1/messages", {"messages": USER, "max_tokens": 1}),
+                       ("/v1/messages/count_tokens", {"messages": USER})):
         answer = post(f"{server}{path}", {**body, "samplers": ["top_k"], "foo": 1})
         assert answer.status_code == 200 and answer.headers["x-ignored-fields"] == "foo, samplers", path
     for path in ("/tokenize", "/detokenize"):
         assert post(f"{server}{path}", {}).status_code == 400
+
+
+def test_internal_errors_have_one_form_and_one_entry_in_the_log(
+        new_server: NewServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    from shoal.server import app, backend, metrics
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    with new_server(cors_origins=["http://a.b"]) as url:
+        monkeypatch.setattr(backend.Backend, "status", fail)
+        monkeypatch.setattr(backend.Backend, "encode", fail)
+        monkeypatch.setattr(backend.Backend, "piece", fail)
+        monkeypatch.setattr(metrics.Metrics, "text", fail)
+        monkeypatch.setattr(app, "PAGE", app.PAGE / "missing")
+        requests = [("GET", path, None) for path in ("/", "/app.js", "/status", "/metrics")]
+        requests += [("POST", "/tokenize", {"content": "In"}), ("POST", "/v1/completions", {"prompt": "In"})]
+        for method, path, body in requests:
+            caplog.clear()
+            answer = httpx.request(method, f"{url}{path}", json=body, headers={"Origin": "http://a.b"})
+            assert answer.status_code == 500 and answer.json()["error"]["type"] == "server_error", path
+            assert answer.headers["access-control-allow-origin"] == "http://a.b"
+            assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1, path
 
 
 def test_completion_names_the_stop_string(server: str) -> None:

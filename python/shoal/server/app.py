@@ -1,7 +1,6 @@
 """The routes of the server."""
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from .message_errors import response_of
 from .settings import Settings
 from .sse import Disconnected
 
-LOG = logging.getLogger("shoal")
 PAGE = Path(__file__).parent / "page"
 BODY_SECONDS = 60.0  # for the body of a request
 LONG_BODY = 1 << 16  # bytes; another thread parses longer bodies
@@ -97,7 +95,7 @@ def build(server: Server) -> Starlette:
     def post(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             backend = server.ready()
-            with server.counted(backend), reported_failures():
+            with server.counted(backend):
                 data = await body_of(request)
                 body = await asyncio.to_thread(parse_object, data) if len(data) > LONG_BODY else parse_object(data)
                 return await endpoint(backend, request, Fields(body))
@@ -105,8 +103,7 @@ def build(server: Server) -> Starlette:
 
     def get(endpoint: Callable[[Backend, Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
-            with reported_failures():
-                return await endpoint(server.ready(), request)
+            return await endpoint(server.ready(), request)
         return handle
 
     posts: dict[str, Endpoint] = {
@@ -130,18 +127,6 @@ def build(server: Server) -> Starlette:
                      middleware=[Middleware(Guard, settings=server.settings)])
 
 
-@contextlib.contextmanager
-def reported_failures() -> Iterator[None]:
-    """Logs an unexpected error, and raises ApiError instead."""
-    try:
-        yield
-    except (ApiError, HTTPException, Disconnected, ClientDisconnect):
-        raise
-    except Exception:
-        LOG.exception("a request failed")
-        raise ApiError(500, "the server failed; see its log") from None
-
-
 async def body_of(request: Request) -> bytes:
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -152,8 +137,7 @@ async def body_of(request: Request) -> bytes:
 
 def health_of(server: Server) -> Callable[[Request], Awaitable[Response]]:
     async def health(_: Request) -> Response:
-        with reported_failures():
-            failure = server.ready().engine.failure()
+        failure = server.ready().engine.failure()
         if failure:
             raise ApiError(503, f"a device has failed: {failure}")
         return JSONResponse({"status": "ok"})

@@ -2,6 +2,7 @@
 import asyncio
 import contextlib
 import hmac
+import logging
 import re
 from typing import Any
 
@@ -13,6 +14,7 @@ from .errors import ApiError
 from .message_errors import response_of
 from .settings import Settings
 
+LOG = logging.getLogger("shoal")
 PUBLIC = {"/", "/app.js", "/style.css", "/health", "/v1/health", "/favicon.ico"}
 LOCAL_HOSTS = {"localhost", "127.0.0.1", "[::1]"}
 LOCAL_ORIGIN = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
@@ -22,7 +24,7 @@ PAGE_POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 
 class Guard:
-    """Checks each request before an endpoint sees it."""
+    """Checks each request before an endpoint sees it, and answers if an endpoint fails."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -50,6 +52,9 @@ class Guard:
             await self._app(scope, receive, send)
         except ApiError as error:
             await response_of(error, scope["path"])(scope, receive, send)
+        except Exception:
+            LOG.exception("a request failed")
+            await response_of(ApiError(500, "the server failed; see its log"), scope["path"])(scope, receive, send)
         except asyncio.CancelledError:
             pass  # uvicorn ends slow readers when the server stops, and would log a traceback for each of them
 
