@@ -33,7 +33,7 @@ class Backend:
         self.chat = ChatFormat(engine, settings.template, settings.template_name, settings.template_vars)
         self.longest_piece = max(len(piece) for piece, _ in engine.pieces())
         self.metrics = Metrics(self)
-        self.tokenizer = ThreadPoolExecutor(1)  # for long texts that no answer waits for
+        self.tokenizer = ThreadPoolExecutor(1)  # for requests that only count or list tokens
         self.unfinished = 0  # number of admitted requests
         self.on_failure: Callable[[str], None] = LOG.critical
 

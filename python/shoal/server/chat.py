@@ -134,13 +134,13 @@ async def chat_completions(backend: "Backend", request: Request, fields: Fields)
 async def apply_template(backend: "Backend", request: Request, fields: Fields) -> Response:
     """POST /apply-template of llama-server: the prompt of a conversation."""
     work = ChatRequest(backend, fields)
-    await work.render(read_input(fields))
+    await work.render(read_input(fields), backend.tokenizer)
     return JSONResponse({"prompt": work.prompt.text}, headers=ignored(fields))
 
 
 async def input_tokens(backend: "Backend", request: Request, fields: Fields) -> Response:
     """POST /v1/chat/completions/input_tokens: the number of tokens of a conversation."""
     work = ChatRequest(backend, fields)
-    await work.render(read_input(fields))
+    await work.render(read_input(fields), backend.tokenizer)
     count = len(work.prompt.tokens)
     return JSONResponse({"object": "response.input_tokens", "input_tokens": count}, headers=ignored(fields))

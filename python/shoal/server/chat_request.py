@@ -2,6 +2,7 @@
 import functools
 import logging
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -152,14 +153,14 @@ class ChatRequest:
             return None
         return listed or 0
 
-    async def render(self, chat: ChatInput) -> None:
+    async def render(self, chat: ChatInput, executor: Executor | None = None) -> None:
         """Renders the prompt, of any length. Raises ApiError for wrong messages, tools and grammars."""
         prepare: Callable[[], Prompt] = functools.partial(
             self.backend.chat.prepare, chat.messages, tools=chat.tools, tool_choice=chat.tool_choice,
             parallel_calls=chat.parallel_calls, variables=chat.variables, thinks=chat.thinks,
             add_generation_prompt=chat.add_generation_prompt, continues=chat.continues, schema=chat.schema)
         try:
-            self.prompt = await self.backend.loop.run_in_executor(None, prepare)
+            self.prompt = await self.backend.loop.run_in_executor(executor, prepare)
         except ValueError as error:
             raise ApiError(400, str(error)) from None
 

@@ -141,5 +141,5 @@ async def count_tokens(backend: "Backend", request: Request, fields: Fields) -> 
     """The number of tokens of a conversation, which may be longer than the context."""
     work = ChatRequest(backend, fields)
     chat, unused = read_messages(fields)
-    await work.render(chat)
+    await work.render(chat, backend.tokenizer)
     return JSONResponse({"input_tokens": len(work.prompt.tokens)}, headers=ignored_header(fields, unused))
