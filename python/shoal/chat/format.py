@@ -45,7 +45,7 @@ class AnswerParser:
 
     @property
     def ended(self) -> bool:
-        """Whether the answer has its only call. The rest of the answer is ignored."""
+        """Whether the only call of the answer is complete. The rest of the answer is ignored."""
         return self._tools is not None and self._tools.ended
 
     def push(self, text: str) -> list[Event]:

@@ -36,7 +36,7 @@ class ToolParser:
 
     @property
     def ended(self) -> bool:
-        """Whether the answer has its only call. The rest of the answer is ignored."""
+        """Whether the only call of the answer is complete. The rest of the answer is ignored."""
         return self._calls.is_full and not (self._reader is not None and self._reader.begun)
 
     def push(self, text: str) -> list[Event]:

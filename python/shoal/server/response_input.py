@@ -27,7 +27,8 @@ def read_responses(fields: Fields) -> tuple[ChatInput, list[str]]:
     effort = reasoning.get("effort")
     if effort is not None:
         string(effort, "reasoning.effort")
-    unused += [name for name in ("top_logprobs",) if fields.get(name) is not None]
+    if fields.get("top_logprobs") is not None:
+        unused.append("top_logprobs")
     unused += [*others(text, "text", "format"), *others(reasoning, "reasoning", "effort")]
     chat = ChatInput(messages, tools, read_choice(fields, tools), fields.flag("parallel_tool_calls", True),
                      read_variables(fields, effort), False if effort == "none" else None,
