@@ -3,7 +3,7 @@ from typing import Any
 
 from .chat_request import ChatRequest
 from .errors import ApiError, invalid
-from .fields import Fields, ignored, shown
+from .fields import Fields, shown
 from .grammars import Schema, checked
 
 IMAGES = {"image", "image_url", "input_image"}
@@ -91,9 +91,3 @@ def check_single(request: ChatRequest) -> None:
 def others(value: dict[str, Any], where: str, *known: str) -> list[str]:
     """Names of the members that have no effect."""
     return [f"{where}.{name}" for name, member in value.items() if name not in known and member is not None]
-
-
-def ignored_header(fields: Fields, more: list[str]) -> dict[str, str]:
-    """A header that lists the fields without effect. `more`: names inside of other fields."""
-    names = [*ignored(fields).values(), *(name for name in more if name.isascii() and name.isprintable())]
-    return {"X-Ignored-Fields": ", ".join(names)[:1000]} if names else {}

@@ -1,6 +1,9 @@
 """Reads the fields of JSON requests. A wrong field raises ApiError with its name, its value and the expected range."""
 import json
+import re
+from collections.abc import Iterable
 from typing import Any
+from urllib.parse import quote
 
 from .errors import ApiError, invalid
 
@@ -73,10 +76,15 @@ class Fields:
         return sorted(name for name, value in self.body.items() if name not in self.known and value is not None)
 
 
-def ignored(fields: Fields) -> dict[str, str]:
-    """A header that lists the fields without effect."""
-    names = [name for name in fields.unknown() if name.isascii() and name.isprintable()]
-    return {"X-Ignored-Fields": ", ".join(names)[:1000]} if names else {}
+def ignored(fields: Fields, more: Iterable[str] = ()) -> dict[str, str]:
+    """A header that lists the fields without effect. `more`: names inside of other fields."""
+    text = ", ".join(header_text(name) for name in [*fields.unknown(), *more])
+    return {"X-Ignored-Fields": text if len(text) <= 1000 else text[:997] + "..."} if text else {}
+
+
+def header_text(name: str) -> str:
+    """The name of a client's field with percent signs for commas and for characters that headers do not allow."""
+    return re.sub("^ +| +$|[^ -~]|[,%]", lambda match: quote(match[0], safe=""), name) or '""'
 
 
 def shown(value: Any) -> str:

@@ -10,9 +10,9 @@ from starlette.responses import JSONResponse, Response
 from . import message_errors
 from .blocks import Block, Blocks, Change
 from .chat_request import ChatRequest, as_api_error
-from .content import check_single, ignored_header
+from .content import check_single
 from .errors import invalid
-from .fields import Fields
+from .fields import Fields, ignored
 from .message_input import read_messages
 from .sse import event, stream_events, unless_disconnected
 
@@ -30,7 +30,7 @@ class MessageWork:
         self.request = ChatRequest(backend, fields)
         check_single(self.request)
         self.input, unused = read_messages(fields)
-        self.headers = ignored_header(fields, unused)
+        self.headers = ignored(fields, unused)
         self.id = "msg_" + secrets.token_hex(12)
         self.blocks = Blocks()
 
@@ -142,4 +142,4 @@ async def count_tokens(backend: "Backend", request: Request, fields: Fields) -> 
     work = ChatRequest(backend, fields)
     chat, unused = read_messages(fields)
     await work.render(chat, backend.tokenizer)
-    return JSONResponse({"input_tokens": len(work.prompt.tokens)}, headers=ignored_header(fields, unused))
+    return JSONResponse({"input_tokens": len(work.prompt.tokens)}, headers=ignored(fields, unused))

@@ -9,9 +9,9 @@ from starlette.responses import JSONResponse, Response
 
 from .blocks import Block, Blocks, Change
 from .chat_request import ChatRequest, as_api_error
-from .content import check_single, ignored_header
+from .content import check_single
 from .errors import ApiError
-from .fields import Fields
+from .fields import Fields, ignored
 from .response_input import read_responses
 from .sse import event, stream_events, unless_disconnected
 
@@ -33,7 +33,7 @@ class ResponseWork:
         check_single(self.request)
         self.input, unused = read_responses(fields)
         self.echo = echoed(fields, self.request, self.input.tools)
-        self.headers = ignored_header(fields, unused)
+        self.headers = ignored(fields, unused)
         self.id = "resp_" + secrets.token_hex(12)
         self.created = int(time.time())
         self.blocks = Blocks()
