@@ -74,6 +74,7 @@ def run(settings: Settings) -> Result:
         status = run_logged(command, log, SECONDS, environment.environment_of(HF_HOME=str(settings.folder / "cache")))
         if status or not output.is_file():
             return Result("lm_eval", f"lm-evaluation-harness exits with status {status}", [f"see {log}"])
+        server.check()
         found = json.loads(output.read_text())
         problems = generation_problems(settings, found["kjv_gen"]) + choice_problems(settings, server, found["kjv_mc"])
     count = sum(map(len, CHOICES.values()))

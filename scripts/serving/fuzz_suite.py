@@ -9,6 +9,7 @@ from server import ServingError
 from suite import Result, Settings, run_logged, serve
 
 ANSWER_SECONDS = 20
+MOST_LINES = 40  # of the output about failures
 SPARE_SECONDS = 300  # schemathesis finishes its last requests, and shrinks failures
 # Random requests rarely limit their answers.
 FLAGS = ("-n", "32", "--max-tokens", "64")
@@ -40,16 +41,23 @@ def run(settings: Settings) -> Result:
             "--warnings",
             "off",
         ]
+        command += [] if settings.full else ["--seed", "1"]  # the short version is a regression test
         status = run_logged(
             command, log, settings.fuzz_seconds + SPARE_SECONDS, environment.environment_of(), settings.folder
         )
-        server.check()
-        running = server.metrics()["llamacpp:requests_processing"]
-    problems = [f"schemathesis exits with status {status}; see {log}"] if status else []
-    problems += [f"{running:g} requests still run"] if running else []
-    return Result(
-        "fuzz", f"{count_of(log.read_text(errors='replace'))} requests in {settings.fuzz_seconds} s", problems
-    )
+        problem = server.problem()
+        if not problem and (running := server.metrics()["llamacpp:requests_processing"]):
+            problem = f"{running:g} requests still run"
+    text = log.read_text(errors="replace")
+    problems = [problem] if problem else []
+    problems += [f"schemathesis exits with status {status}; see {log}", *failures_of(text)] if status else []
+    return Result("fuzz", f"{count_of(text)} requests in {settings.fuzz_seconds} s", problems)
+
+
+def failures_of(text: str) -> list[str]:
+    """The first lines that schemathesis prints about failures and errors."""
+    lines = re.split(r"^=+ (?:FAILURES|ERRORS) =+$", text, maxsplit=1, flags=re.MULTILINE)[1:]
+    return [line for line in "".join(lines).splitlines() if line.strip()][:MOST_LINES]
 
 
 def count_of(text: str) -> str:

@@ -97,11 +97,19 @@ class Server:
             time.sleep(0.1)
         raise ServingError(f"the server is not ready after {LOADING_SECONDS} s; its log: {self.log}")
 
-    def check(self) -> None:
-        """Raises ServingError if the server has exited."""
+    def problem(self) -> str:
+        """A line if the server has exited or has an internal failure, else an empty string."""
         assert self.process is not None
         if self.process.poll() is not None:
-            raise ServingError(f"the server has exited with status {self.process.returncode}: {self.last_line()}")
+            return f"the server has exited with status {self.process.returncode}: {self.last_line()}"
+        failed = "Traceback" in self.log.read_text(errors="replace")
+        return f"a request has failed inside of the server: {self.last_line()}; its log: {self.log}" if failed else ""
+
+    def check(self) -> None:
+        """Raises ServingError if the server has a problem."""
+        problem = self.problem()
+        if problem:
+            raise ServingError(problem)
 
     def last_line(self) -> str:
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]

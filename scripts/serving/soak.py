@@ -102,8 +102,7 @@ class Soak:
         if await answer_all(self.server.port, known) != known:
             self.problems.append("single runs after the soak differ from single runs before it")
         self.check_memory()
-        if "Traceback" in self.server.log.read_text(errors="replace"):
-            self.problems.append(f"the log of the server has a traceback: {self.server.log}")
+        self.problems += filter(None, [self.server.problem()])
 
     async def watch(self) -> None:
         """Samples the memory, and prints a line per minute."""
