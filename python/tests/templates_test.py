@@ -199,13 +199,14 @@ def test_messages_become_text_and_objects():
 @pytest.mark.parametrize(
     "messages, error",
     [
-        ([], "messages is not a list"),
-        ("hello", "messages is not a list"),
-        ([3], r"messages\[0\] is not an object"),
-        ([{"role": "human", "content": ""}], r'messages\[0\].role is "human"; use one of system'),
+        ([], r"messages is \[\]; give a list"),
+        ("hello", 'messages is "hello"; give a list'),
+        ([3], r"messages\[0\] is 3; give an object"),
+        ([{"role": "human", "content": ""}], r'messages\[0\].role is "human"; give one of system'),
         ([{"content": ""}], r"messages\[0\].role is null"),
-        ([{"role": ["user"], "content": ""}], r"messages\[0\].role is "),
-        ([{"role": "user", "content": 3}], r"messages\[0\].content is neither"),
+        ([{"role": ["user"] * 1000, "content": ""}], r"messages\[0\].role is .{60}; give one of"),
+        ([{"role": object(), "content": ""}], r"messages\[0\].role is .<object object"),
+        ([{"role": "user", "content": 3}], r"messages\[0\].content is 3; give a string or"),
         (
             [
                 HELLO[0],
@@ -221,10 +222,10 @@ def test_messages_become_text_and_objects():
         ([{"role": "user", "content": [{"type": "text"}]}], r"messages\[0\].content\[0\].text is null"),
         ([{"role": "user", "content": [{"type": {}}]}], r"messages\[0\].content\[0\] has the type {}"),
         ([{"role": "tool", "content": "3", "tool_call_id": None}], r"messages\[0\].tool_call_id is null"),
-        ([{"role": "assistant", "tool_calls": {}}], r"messages\[0\].tool_calls is not a list"),
+        ([{"role": "assistant", "tool_calls": {}}], r"messages\[0\].tool_calls is {}; give a list"),
         (
             [{"role": "assistant", "tool_calls": [{"function": "f"}]}],
-            r"messages\[0\].tool_calls\[0\].function is not an object",
+            r'messages\[0\].tool_calls\[0\].function is "f"; give an object',
         ),
         (
             [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
@@ -232,7 +233,7 @@ def test_messages_become_text_and_objects():
         ),
         (
             [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[]"}}]}],
-            "arguments is not a JSON object",
+            r"arguments is \[\]; give an object",
         ),
         ([{"role": "assistant", "tool_calls": [{"function": {"arguments": "{}"}}]}], "function.name is null"),
     ],

@@ -14,17 +14,17 @@ def normalise_messages(messages: Any, *, knows_developer: bool = False) -> list[
     """Returns messages for a template. Content becomes text, arguments of tool calls become objects, and results of
     tools get the name of their tool. The role developer becomes system unless the template knows it."""
     if not isinstance(messages, list) or not messages:
-        raise ValueError("messages is not a list with at least one message")
+        raise ValueError(f"messages is {shown(messages)}; give a list with at least one message")
     names: dict[str, str] = {}
     return [_message(message, f"messages[{index}]", names, knows_developer) for index, message in enumerate(messages)]
 
 
 def _message(message: Any, where: str, names: dict[str, str], knows_developer: bool) -> dict[str, Any]:
     if not isinstance(message, dict):
-        raise ValueError(f"{where} is not an object")
+        raise ValueError(f"{where} is {shown(message)}; give an object with role and content")
     role = message.get("role")
     if role not in ROLES:
-        raise ValueError(f"{where}.role is {json.dumps(role)}; use one of {', '.join(ROLES)}")
+        raise ValueError(f"{where}.role is {shown(role)}; give one of {', '.join(ROLES)}")
     result = {"role": "system" if role == "developer" and not knows_developer else role,
               "content": _text(message.get("content"), f"{where}.content")}
     for field in KEPT:
@@ -42,9 +42,15 @@ def _message(message: Any, where: str, names: dict[str, str], knows_developer: b
     return result
 
 
+def shown(value: Any) -> str:
+    """A value in an error message."""
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def _string(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{where} is {json.dumps(value)[:40]}; give a string")
+        raise ValueError(f"{where} is {shown(value)}; give a string")
     return value
 
 
@@ -54,7 +60,7 @@ def _text(content: Any, where: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise ValueError(f"{where} is neither a string nor a list of parts")
+        raise ValueError(f"{where} is {shown(content)}; give a string or a list of parts")
     return "\n".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
 
 
@@ -62,10 +68,10 @@ def _part(part: Any, where: str) -> str:
     if isinstance(part, str):
         return part
     if not isinstance(part, dict):
-        raise ValueError(f"{where} is not an object with a type")
+        raise ValueError(f"{where} is {shown(part)}; give an object with a type")
     kind = part.get("type")
     if not isinstance(kind, str) or kind not in TEXT_TYPES:
-        raise ValueError(f"{where} has the type {json.dumps(kind)}; this server reads only text")
+        raise ValueError(f"{where} has the type {shown(kind)}; send text, because other types are not supported")
     return _string(part.get(TEXT_TYPES[kind]), f"{where}.{TEXT_TYPES[kind]}")
 
 
@@ -76,14 +82,14 @@ def _calls(message: dict[str, Any], where: str) -> list[dict[str, Any]]:
     if calls is None:
         return []
     if not isinstance(calls, list):
-        raise ValueError(f"{where}.tool_calls is not a list")
+        raise ValueError(f"{where}.tool_calls is {shown(calls)}; give a list")
     return [_call(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls)]
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
-        raise ValueError(f"{where}.function is not an object with name and arguments")
+        raise ValueError(f"{where}.function is {shown(function)}; give an object with name and arguments")
     identifier = _string(call.get("id", ""), f"{where}.id")
     name = _string(function.get("name"), f"{where}.function.name")
     arguments = _arguments(function.get("arguments"), f"{where}.function.arguments")
@@ -99,5 +105,5 @@ def _arguments(arguments: Any, where: str) -> dict[str, Any]:
         except (ValueError, RecursionError):
             raise ValueError(f"{where} is not valid JSON; send the text of the call unchanged") from None
     if not isinstance(arguments, dict):
-        raise ValueError(f"{where} is not a JSON object")
+        raise ValueError(f"{where} is {shown(arguments)}; give an object")
     return arguments

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
+from ..chat.messages import shown
 from .errors import ApiError, invalid
 
 
@@ -85,12 +86,6 @@ def ignored(fields: Fields, more: Iterable[str] = ()) -> dict[str, str]:
 def header_text(name: str) -> str:
     """The name of a client's field with percent signs for commas and for characters that headers do not allow."""
     return re.sub("^ +| +$|[^ -~]|[,%]", lambda match: quote(match[0], safe=""), name) or '""'
-
-
-def shown(value: Any) -> str:
-    """A value in an error message."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
