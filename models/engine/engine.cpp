@@ -27,8 +27,11 @@ Engine::Engine(const Model& model, const Placement& placement, std::vector<std::
       memory_(runner_.cache()),
       most_tokens_(std::min(runner_.cache().longest, memory_.most_tokens())),
       mask_((static_cast<size_t>(model.hparams.vocab) + 31) / 32) {
-  require<InvalidArgument>(options.sequences <= runner_.size().batch && options.keeps_logits,
-                           "the options of an engine are incomplete; complete them with engine_options()");
+  require<InvalidArgument>(options.keeps_logits, "the options of an engine are incomplete; use engine_options()");
+  require<InvalidArgument>(options.sequences <= runner_.size().batch,
+                           "{} requests at the same time need a context of as many tokens, but it has {}; use fewer "
+                           "requests or a larger context",
+                           options.sequences, runner_.size().batch);
 }
 
 Engine::~Engine() = default;

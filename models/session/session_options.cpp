@@ -35,6 +35,7 @@ Batch padded(int64_t tokens, int64_t outputs, int64_t most) {
 
 SessionOptions engine_options(SessionOptions options, int64_t kept) {
   options.sequences = std::min(options.sequences, options.batch);
+  if (options.context > 0) options.sequences = std::min(options.sequences, options.context);
   // While a request continues a kept state, or guesses tokens, it has two slots.
   options.slots = kept == 0 && options.drafts == 0 ? options.sequences : 2 * options.sequences + kept;
   options.windows = kept == 0 ? options.sequences : 2 * options.sequences;

@@ -37,8 +37,8 @@ struct SessionOptions {
 inline constexpr int64_t kKeptStates = 4;
 /// Completes the options of an engine (models/engine/engine.h): `slots` and `windows` for options.sequences requests
 /// and for `kept` cached beginnings of recurrent models. Plans of the engine (ModelPlan) must use the same options.
-/// With options.candidates, the devices select the best tokens, and the engine reads all logits of a row only if a
-/// request needs them.
+/// The number of requests is limited to the tokens of a batch and of the context. With options.candidates, the devices
+/// select the best tokens, and the engine reads all logits of a row only if a request needs them.
 SessionOptions engine_options(SessionOptions options, int64_t kept = kKeptStates);
 
 /// Maximum number of prompt batches in flight if layers are on several devices.

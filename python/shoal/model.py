@@ -14,7 +14,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from . import _shoal
-from .arguments import flags_of, text_of
+from .arguments import (checked_grammar, checked_text, checked_tokens, checked_tools, checked_variables, flags_of,
+                        text_of)
 from .messages import forward_messages
 from .streams import LoopStreams, Stream, Submitter, stream
 
@@ -134,7 +135,7 @@ class Model:
         """Token ids of a text. `special`: control tokens in the text are tokens. `add_special`: with BOS and EOS if the
         model expects them."""
         engine = self.engine
-        tokens = engine.encode([(text, special)])
+        tokens = engine.encode([(checked_text(text, "text"), bool(special))])
         if add_special:
             return tokens
         begin = 1 if engine.adds_bos and tokens[:1] == [engine.bos] else 0
@@ -143,7 +144,7 @@ class Model:
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Text of tokens. Control tokens have no text. Incomplete characters become U+FFFD."""
-        return self.engine.decode(list(tokens)).decode(errors="replace")
+        return self.engine.decode(checked_tokens(tokens, "tokens")).decode(errors="replace")
 
     def generate(self, prompt: str | Sequence[int], *, grammar: tuple[str, Any] | None = None, **options: Any) -> Iterator[Piece]:
         """Generates an answer piece by piece. Leaving the loop, or Ctrl-C, ends the request.
@@ -151,15 +152,16 @@ class Model:
         `options`: max_tokens, temperature, top_k, top_p, min_p, seed, stop, logprobs, logit_bias, repeat_penalty,
         presence_penalty, frequency_penalty, repeat_last_n, ignore_end, priority and salt. `grammar`: a kind and a value,
         such as ("json_schema", {...}) or ("regex", "[0-9]+")."""
-        matcher = self.format.grammars.compile(*grammar).matcher() if grammar else None
+        pair = checked_grammar(grammar)
+        matcher = self.format.grammars.compile(*pair).matcher() if pair else None
         for output in stream(self._own(), self._tokens(prompt), matcher, **prepared(options)):
             yield self._piece(output)
 
     async def generate_async(self, prompt: str | Sequence[int], *, grammar: tuple[str, Any] | None = None,
                              **options: Any) -> AsyncIterator[Piece]:
         """Like generate(), for coroutines. Cancelling the coroutine ends the request."""
-        grammars = self.format.grammars if grammar else None
-        matcher = (await asyncio.to_thread(grammars.compile, *grammar)).matcher() if grammars and grammar else None
+        pair = checked_grammar(grammar)
+        matcher = (await asyncio.to_thread(self.format.grammars.compile, *pair)).matcher() if pair else None
         reader = Stream(self._loop_streams())
         try:
             reader.submit(self._tokens(prompt), matcher, **prepared(options))
@@ -209,6 +211,7 @@ class Model:
         from .server.chat_request import Message
 
         begin = time.time()
+        grammar, tools, variables = checked_grammar(grammar), checked_tools(tools), checked_variables(variables)
         if schema is not None:
             if grammar is not None:
                 raise ValueError("schema and grammar both restrict the answer; omit one of them")
@@ -267,7 +270,7 @@ class Model:
         return self._submitter
 
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
-        return self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        return self.tokenize(prompt) if isinstance(prompt, str) else checked_tokens(prompt, "prompt")
 
     def _loop_streams(self) -> LoopStreams:
         loop = asyncio.get_running_loop()

@@ -162,7 +162,8 @@ models::RequestOptions request_options(const Service& service, const nb::kwargs&
       if (name != which) return false;
       if (!nb::try_cast(value, into)) {
         throw nb::type_error(
-            fmt::format("{} is {}; its type or range is wrong", name, nb::repr(value).c_str()).c_str());
+            fmt::format("{} is {}, whose type or range is wrong; see Model.generate()", name, nb::repr(value).c_str())
+                .c_str());
       }
       return true;
     };
@@ -177,7 +178,7 @@ models::RequestOptions request_options(const Service& service, const nb::kwargs&
         take("list_prompt", options.lists_prompt) || take("report_progress", options.reports_progress) ||
         take("spelled", options.spelled) || take("priority", options.priority) || take("salt", options.salt) ||
         take("junction", options.junction) || take("ignore_end", ignores_end);
-    if (!is_known) throw nb::type_error(("submit() has no option '" + name + "'").c_str());
+    if (!is_known) throw nb::type_error(("there is no option '" + name + "'; see Model.generate()").c_str());
     if (ignores_end) options.end_tokens.clear();
   }
   if (options.logprobs == 0) options.logprobs = 1;  // without listed tokens, outputs would have no log probability

@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 shoal = pytest.importorskip("shoal", reason="the compiled module is missing; build it first", exc_type=ModuleNotFoundError)
@@ -237,6 +238,34 @@ def test_errors_are_standard_exceptions(model: "shoal.Model", model_path: Path) 
         model.complete(PROMPT, temprature=1.0)
     with pytest.raises(MemoryError):
         shoal.Model(model_path, devices="CPU0", context=2**30, cache_type_k="f32", cache_type_v="f32")
+
+
+@pytest.mark.parametrize("call, kind, message", [
+    (lambda model: model.tokenize(b"x"), TypeError, "text is .*; give a string"),
+    (lambda model: model.tokenize("\ud800"), ValueError, "text has a lone surrogate"),
+    (lambda model: model.detokenize("abc"), TypeError, 'tokens is "abc"; give token ids'),
+    (lambda model: model.complete(None), TypeError, "prompt is null; give token ids"),
+    (lambda model: model.complete([1, 2.5]), TypeError, r"prompt is \[1, 2.5\]; give token ids"),
+    (lambda model: model.score([2**40]), ValueError, "prompt has the token 1099511627776"),
+    (lambda model: model.complete([1000000]), ValueError, "token 1000000 is not in a vocabulary of 1024 tokens"),
+    (lambda model: model.complete("In", grammar="root"), TypeError, 'grammar is "root"; give a kind and a value'),
+    (lambda model: model.complete("In", max_tokens="x"), TypeError, "max_tokens is 'x', whose type or range is wrong"),
+    (lambda model: model.chat("x"), ValueError, 'messages is "x"; give a list'),
+    (lambda model: model.chat([{"role": "user"}], tools=["f"]), TypeError, r'tools is \["f"\]; give a list of dicts'),
+    (lambda model: model.chat([{"role": "user"}], variables=[1]), TypeError, r"variables is \[1\]; give a dict"),
+    (lambda model: shoal.Model("\udcff.gguf"), ValueError, "model has a lone surrogate"),
+])
+def test_wrong_arguments_are_named(model: "shoal.Model", call: Callable[["shoal.Model"], object], kind: type[Exception],
+                                   message: str) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        call(model)
+    assert "\n" not in str(caught.value)
+
+
+def test_arrays_are_token_ids(model: "shoal.Model") -> None:
+    tokens = model.tokenize(PROMPT)
+    assert model.detokenize(np.array(tokens)) == model.detokenize(tokens)
+    assert model.score(np.array(tokens, np.uint16)) == model.score(tokens)
 
 
 def test_progress_reports_all_bytes_and_can_stop(model_path: Path) -> None:

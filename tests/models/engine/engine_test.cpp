@@ -101,6 +101,19 @@ TEST(Engine, OneRequestMayUseTheWholeCache) {
   EXPECT_EQ(answers.ends[id].finish, Finish::kContext);
 }
 
+TEST(Engine, MoreRequestsThanTokensOfTheContextWait) {
+  const Placed placed("tiny-q8_0", 1);
+  const auto engine = placed.engine({.context = 5, .sequences = 8, .candidates = 16});
+  RequestOptions options = kGreedy;
+  options.most_tokens = 2;
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 8; ++i) ids.push_back(engine->submit({1, 300 + i}, options));
+  Answers answers;
+  answers.run(*engine);
+  for (const RequestId id : ids) EXPECT_EQ(answers.tokens[id].size(), 2U);
+  EXPECT_EQ(leaks(*engine), "");
+}
+
 // Other engines end running requests when the cache is full.
 TEST(Engine, RequestsWaitAndEndNormallyIfTheCacheIsFull) {
   const Placed placed("tiny-q8_0", 2, {"3,1", 1});
