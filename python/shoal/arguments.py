@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
-from .chat.messages import shown
+from .chat.messages import check_tools, shown
 
 # Names of the package for flags whose long names differ.
 NAMES = {"context": "ctx-size"}
@@ -65,9 +65,12 @@ def checked_grammar(value: Any) -> tuple[str, Any] | None:
 
 
 def checked_tools(value: Any) -> list[dict[str, Any]] | None:
-    if value is None or (isinstance(value, list) and all(isinstance(tool, dict) for tool in value)):
-        return value
-    raise TypeError(f"tools is {shown(value)}; give a list of dicts in the form of OpenAI")
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise TypeError(f"tools is {shown(value)}; give a list of dicts in the form of OpenAI")
+    check_tools(value)
+    return value
 
 
 def checked_variables(value: Any) -> dict[str, Any] | None:

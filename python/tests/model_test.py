@@ -251,7 +251,11 @@ def test_errors_are_standard_exceptions(model: "shoal.Model", model_path: Path) 
     (lambda model: model.complete("In", grammar="root"), TypeError, 'grammar is "root"; give a kind and a value'),
     (lambda model: model.complete("In", max_tokens="x"), TypeError, "max_tokens is 'x', whose type or range is wrong"),
     (lambda model: model.chat("x"), ValueError, 'messages is "x"; give a list'),
-    (lambda model: model.chat([{"role": "user"}], tools=["f"]), TypeError, r'tools is \["f"\]; give a list of dicts'),
+    (lambda model: model.chat([{"role": "user"}], tools={"f": 1}), TypeError, 'tools is {"f": 1}; give a list of dicts'),
+    (lambda model: model.chat([{"role": "user"}], tools=["f"]), ValueError, r'tools\[0\] is "f"; give {"type": "function"'),
+    (lambda model: model.chat([{"role": "user"}], tools=[{"function": {"name": 5}}]), ValueError, r"tools\[0\] is .*; give"),
+    (lambda model: model.chat([{"role": "user"}], tools=[{"function": {"name": "f", "parameters": 5}}]), ValueError,
+     r"tools\[0\].function.parameters is 5; give a JSON schema"),
     (lambda model: model.chat([{"role": "user"}], variables=[1]), TypeError, r"variables is \[1\]; give a dict"),
     (lambda model: shoal.Model("\udcff.gguf"), ValueError, "model has a lone surrogate"),
 ])

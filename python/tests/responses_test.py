@@ -247,7 +247,7 @@ def call(arguments: Any) -> dict[str, Any]:
     ({"background": True}, "background is true"),
     ({"instructions": 3}, "instructions is 3"),
     ({"tools": [{"type": "function"}]}, "tools[0].name is null"),
-    ({"tools": [{"type": "function", "name": "f", "parameters": "x"}]}, "tools[0].parameters is not a JSON schema"),
+    ({"tools": [{"type": "function", "name": "f", "parameters": "x"}]}, 'tools[0].parameters is "x"; give a JSON schema'),
     ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, 'has the type "web_search"'),
     ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "f"}}, 'names the function "f"'),
     ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice is required"),

@@ -1,4 +1,4 @@
-"""Checks the messages of a chat request and converts them to the form that chat templates expect.
+"""Checks the messages and tools of a chat request, and converts messages to the form that chat templates expect.
 
 Errors are ValueError with one line that names the message: "messages[2].content[0] has the type image_url; ...".
 """
@@ -17,6 +17,17 @@ def normalise_messages(messages: Any, *, knows_developer: bool = False) -> list[
         raise ValueError(f"messages is {shown(messages)}; give a list with at least one message")
     names: dict[str, str] = {}
     return [_message(message, f"messages[{index}]", names, knows_developer) for index, message in enumerate(messages)]
+
+
+def check_tools(tools: list[Any]) -> None:
+    """Checks tools in OpenAI's form."""
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}]"
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise ValueError(f'{where} is {shown(tool)}; give {{"type": "function", "function": {{"name": ...}}}}')
+        if not isinstance(function.get("parameters") or {}, dict):
+            raise ValueError(f"{where}.function.parameters is {shown(function['parameters'])}; give a JSON schema")
 
 
 def _message(message: Any, where: str, names: dict[str, str], knows_developer: bool) -> dict[str, Any]:

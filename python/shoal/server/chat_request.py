@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._shoal import Output
 from ..chat.format import AnswerParser, CallArguments, CallBegin, Content, Event, Prompt, Reasoning
+from ..chat.messages import check_tools
 from .errors import ApiError, invalid
 from .fields import Fields, shown
 from .generation import Answer, Generation
@@ -70,12 +71,11 @@ def read_tools(fields: Fields) -> list[dict[str, Any]]:
     tools = fields.array("tools", MOST_TOOLS)
     if tools is None:  # the old form
         tools = [{"type": "function", "function": function} for function in fields.array("functions", MOST_TOOLS) or []]
-    for index, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise invalid(f"tools[{index}]", f'is {shown(tool)}; give {{"type": "function", "function": {{"name": ...}}}}')
-        if not isinstance(function.get("parameters") or {}, dict):
-            raise invalid(f"tools[{index}].function.parameters", "is not a JSON schema; give an object")
+    try:
+        check_tools(tools)
+    except ValueError as error:
+        where, _, problem = str(error).partition(" ")
+        raise invalid(where, problem) from None
     return tools
 
 

@@ -118,7 +118,7 @@ def read_tools(fields: Fields) -> tuple[list[dict[str, Any]], list[str]]:
             continue
         function = {"name": string(tool.get("name"), f"{where}.name"), "parameters": tool.get("parameters") or {}}
         if not isinstance(function["parameters"], dict):
-            raise invalid(f"{where}.parameters", "is not a JSON schema; give an object")
+            raise invalid(f"{where}.parameters", f"is {shown(function['parameters'])}; give a JSON schema")
         if tool.get("description") is not None:
             function["description"] = string(tool["description"], f"{where}.description")
         tools.append({"type": "function", "function": function})
