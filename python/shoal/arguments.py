@@ -2,7 +2,8 @@
 
 Errors are one line that names the argument, its value and the expected form."""
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from numbers import Number
 from os import PathLike, fspath
 from typing import Any
 
@@ -10,10 +11,12 @@ from .chat.messages import check_tools, shown
 
 # Names of the package for flags whose long names differ.
 NAMES = {"context": "ctx-size"}
+JOINED = {"devices", "tensor_split"}  # flags with one value that lists several
 
 
 def flags_of(options: Mapping[str, Any]) -> list[str]:
-    """Flags for keyword arguments. None omits a flag, True and False set a switch, and a list repeats a flag."""
+    """Flags for keyword arguments. None omits a flag, True and False set a switch, and a list repeats a flag, except that
+    the lists of JOINED are one value. Raises TypeError or ValueError."""
     flags: list[str] = []
     for name, value in options.items():
         flag = "--" + NAMES.get(name, name.replace("_", "-"))
@@ -23,16 +26,23 @@ def flags_of(options: Mapping[str, Any]) -> list[str]:
             flags.append(flag)
         elif value is False:
             flags.append(f"{flag}=false")
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            for one in value:
-                flags += [flag, checked_text(text_of(one), name)]
+        elif isinstance(value, list | tuple):
+            texts = [text_of(one, name) for one in value]
+            for text in [",".join(texts)] if name in JOINED else texts:
+                flags += [flag, text]
         else:
-            flags += [flag, checked_text(text_of(value), name)]
+            flags += [flag, text_of(value, name)]
     return flags
 
 
-def text_of(value: Any) -> str:
-    return fspath(value) if isinstance(value, PathLike) else str(value)
+def text_of(value: Any, name: str) -> str:
+    """The text of a flag: a string, a path or a number. Raises TypeError or ValueError."""
+    if isinstance(value, bool) or not isinstance(value, str | PathLike | Number):
+        raise TypeError(f"{name} is {shown(value)}; give a string, a path or a number")
+    text = checked_text(fspath(value) if isinstance(value, PathLike) else str(value), name)
+    if "\0" in text:
+        raise ValueError(f"{name} has a NUL character; remove it")
+    return text
 
 
 def checked_text(value: Any, name: str) -> str:
@@ -49,6 +59,8 @@ def checked_text(value: Any, name: str) -> str:
 def checked_tokens(value: Any, name: str) -> list[int]:
     """Token ids from a sequence or array of integers. Raises TypeError or ValueError."""
     try:
+        if isinstance(value, bytes | bytearray | Mapping) or any(isinstance(token, bool) for token in value):
+            raise TypeError
         tokens = [operator.index(token) for token in value]
     except TypeError:
         raise TypeError(f"{name} is {shown(value)}; give token ids, which are integers") from None

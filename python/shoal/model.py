@@ -1,6 +1,7 @@
 """A loaded model."""
 import asyncio
 import atexit
+import contextlib
 import functools
 import os
 import secrets
@@ -22,6 +23,9 @@ from .streams import LoopStreams, Stream, Submitter, stream
 if TYPE_CHECKING:
     from .chat.format import ChatFormat
 
+OPTIONS = frozenset({  # of Model.generate()
+    "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "logprobs", "logit_bias", "repeat_penalty",
+    "presence_penalty", "frequency_penalty", "repeat_last_n", "ignore_end", "priority", "salt"})
 Progress = Callable[[int, int], object]
 OPEN: "weakref.WeakSet[Model]" = weakref.WeakSet()
 
@@ -72,13 +76,13 @@ class Model:
                  threads: int | None = None, draft: int | None = None, progress: Progress | None = None, **flags: Any) -> None:
         forward_messages()
         os.environ.setdefault("SHOAL_PYTHON", sys.executable)  # downloads the model of hf_repo
-        options = {"model": None if path is None else text_of(path), "devices": devices, "tensor_split": tensor_split,
+        options = {"model": None if path is None else text_of(path, "path"), "devices": devices, "tensor_split": tensor_split,
                    "split_mode": split_mode, "context": context, "parallel": parallel, "threads": threads,
                    "draft": draft, **flags}
         self._engine: _shoal.Engine | None = _shoal.Engine(flags_of(options), progress)
         self._submitter: Submitter | None = Submitter(self._engine)
         self._process = os.getpid()
-        self._closing = threading.Lock()
+        self._lock = threading.Lock()  # guards _loops, and the change of _engine and _submitter
         OPEN.add(self)
         self._loops: dict[asyncio.AbstractEventLoop, LoopStreams] = {}
 
@@ -95,17 +99,17 @@ class Model:
         """Ends all requests and frees the memory."""
         if os.getpid() != self._process:
             return  # the threads of the model are in the parent process
-        with self._closing:
+        with self._lock:
             engine, submitter = self._engine, self._submitter
             self._engine = self._submitter = None
+            loops, self._loops = self._loops, {}
         if engine is None or submitter is None:
             return
         submitter.close()
         engine.stop()
-        for loop, streams in self._loops.items():
-            if not loop.is_closed():
+        for loop, streams in loops.items():
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(streams.close)
-        self._loops.clear()
         if chat_format := self.__dict__.pop("format", None):
             chat_format.close()
 
@@ -266,19 +270,21 @@ class Model:
         return {**entry(piece.token, piece.logprob), "top_logprobs": [entry(*one) for one in piece.top[:listed]]}
 
     def _own(self) -> Submitter:
-        assert self.engine is not None and self._submitter is not None
-        return self._submitter
+        submitter = self._submitter
+        if not self.engine or submitter is None:
+            raise RuntimeError("the model is closed")
+        return submitter
 
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
         return self.tokenize(prompt) if isinstance(prompt, str) else checked_tokens(prompt, "prompt")
 
     def _loop_streams(self) -> LoopStreams:
         loop = asyncio.get_running_loop()
-        for old in [one for one in self._loops if one.is_closed()]:
-            del self._loops[old]
-        if loop not in self._loops:
-            self._loops[loop] = LoopStreams(self._own(), loop)
-        return self._loops[loop]
+        with self._lock:
+            self._loops = {one: streams for one, streams in self._loops.items() if not one.is_closed()}
+            if loop not in self._loops:
+                self._loops[loop] = LoopStreams(self._own(), loop)
+            return self._loops[loop]
 
 
 def chosen_tool(choice: Any, tools: list[dict[str, Any]] | None) -> str:
@@ -293,11 +299,15 @@ def chosen_tool(choice: Any, tools: list[dict[str, Any]] | None) -> str:
 
 
 def prepared(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of Engine.submit(). Each answer has a random seed unless `seed` is given."""
-    result = {"seed": secrets.randbits(32), **options}
-    if isinstance(result.get("stop"), str):
-        result["stop"] = [result["stop"]]
-    if result.get("max_tokens") is None:
-        result["max_tokens"] = -1
+    """Options of Engine.submit(). None means the default, and each answer has a random seed unless `seed` is given."""
+    unknown = next((name for name in options if name not in OPTIONS), None)
+    if unknown is not None:
+        raise TypeError(f"there is no option {unknown!r}; see Model.generate()")
+    given = {name: value for name, value in options.items() if value is not None}
+    result = {"seed": secrets.randbits(32), "max_tokens": -1, **given}
+    stop = given.get("stop", [])
+    if not isinstance(stop, str | list | tuple):
+        raise TypeError(f"stop is {stop!r}; give a string or a list of strings")
+    result["stop"] = [stop] if isinstance(stop, str) else list(stop)
     return result
 

@@ -36,12 +36,12 @@ def devices(**options: Any) -> Any:
 
 def info(model: str | PathLike[str], **options: Any) -> Any:
     """Describes a model file, and lists the devices that the model fits on."""
-    return run("info", "--model", text_of(model), **options)
+    return run("info", "--model", text_of(model, "model"), **options)
 
 
 def plan(model: str | PathLike[str], **options: Any) -> Any:
     """The layouts, steps and memory with which a model would run, and a prediction of its speed. Loads no weights."""
-    return run("plan", "--model", text_of(model), **options)
+    return run("plan", "--model", text_of(model, "model"), **options)
 
 
 def probe(**options: Any) -> Any:
@@ -51,4 +51,4 @@ def probe(**options: Any) -> Any:
 
 def bench(model: str | PathLike[str], **options: Any) -> Any:
     """Measures the speed of prompt processing and generation."""
-    return run("bench", "--model", text_of(model), **options)
+    return run("bench", "--model", text_of(model, "model"), **options)

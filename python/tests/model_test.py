@@ -3,6 +3,7 @@ import asyncio
 import gc
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -257,13 +258,55 @@ def test_errors_are_standard_exceptions(model: "shoal.Model", model_path: Path) 
     (lambda model: model.chat([{"role": "user"}], tools=[{"function": {"name": "f", "parameters": 5}}]), ValueError,
      r"tools\[0\].function.parameters is 5; give a JSON schema"),
     (lambda model: model.chat([{"role": "user"}], variables=[1]), TypeError, r"variables is \[1\]; give a dict"),
-    (lambda model: shoal.Model("\udcff.gguf"), ValueError, "model has a lone surrogate"),
+    (lambda model: shoal.Model("\udcff.gguf"), ValueError, "path has a lone surrogate"),
+    (lambda model: shoal.Model("a.gguf\0"), ValueError, "path has a NUL character"),
+    (lambda model: shoal.Model(b"a.gguf"), TypeError, "path is .*; give a string, a path or a number"),
+    (lambda model: shoal.info("a.gguf\0"), ValueError, "model has a NUL character"),
+    (lambda model: model.score(b"abc"), TypeError, "prompt is .*; give token ids"),
+    (lambda model: model.score([True]), TypeError, r"prompt is \[true\]; give token ids"),
+    (lambda model: model.complete("In", stop=5), TypeError, "stop is 5; give a string or a list"),
+    (lambda model: model.complete("In", list_prompt=True), TypeError, "there is no option 'list_prompt'"),
 ])
 def test_wrong_arguments_are_named(model: "shoal.Model", call: Callable[["shoal.Model"], object], kind: type[Exception],
                                    message: str) -> None:
     with pytest.raises(kind, match=message) as caught:
         call(model)
     assert "\n" not in str(caught.value)
+
+
+def test_none_is_the_default_of_options(model: "shoal.Model") -> None:
+    options = dict.fromkeys(("seed", "stop", "logprobs", "logit_bias", "top_k", "salt"))
+    assert model.complete(PROMPT, **GREEDY, **options).tokens == model.complete(PROMPT, **GREEDY).tokens
+
+
+def test_lists_name_several_devices(model_path: Path) -> None:
+    with shoal.Model(model_path, devices=["CPU0", "CPU1"], tensor_split=[3, 1], context=64) as loaded:
+        assert [device["name"] for device in loaded.memory()] == ["CPU0", "CPU1"]
+
+
+def test_threads_with_loops_share_a_model_that_closes(model_path: Path) -> None:
+    loaded, errors = shoal.Model(model_path, context=512), []
+
+    async def answer() -> None:
+        async for _ in loaded.generate_async("a", max_tokens=1):
+            pass
+
+    def work() -> None:
+        try:
+            while True:
+                asyncio.run(answer())
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    assert not errors
+    loaded.close()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert all(re.search("is closed|was closed|has stopped", str(error)) for error in errors) and len(errors) == 8
 
 
 def test_arrays_are_token_ids(model: "shoal.Model") -> None:
