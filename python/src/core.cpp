@@ -89,6 +89,17 @@ nb::object object_of(TensorHandle& handle) {
   return nb::cast(&handle, nb::rv_policy::reference_internal, nb::find(*handle.graph));
 }
 
+std::string checked_name(nb::handle value, const char* what) {
+  if (PyUnicode_Check(value.ptr()) == 0) {
+    const auto text = nb::cast<std::string>(nb::repr(value));
+    throw nb::type_error(fmt::format("the name of a {} is {}; give a string", what, text).c_str());
+  }
+  std::string name;
+  require<InvalidArgument>(nb::try_cast(value, name), "the name of a {} has a lone surrogate; give valid Unicode",
+                           what);
+  return name;
+}
+
 std::string describe(const TensorHandle& handle) {
   const Tensor& tensor = *handle.tensor;
   return fmt::format("{} {} {}", tensor.name, name_of(tensor.dtype), shape_text(tensor.shape, handle.axes));

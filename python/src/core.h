@@ -165,7 +165,11 @@ struct PlanHolder {
   std::shared_ptr<Stream> stream;
   Owned<GraphPlan> plan;
   std::unordered_set<const Tensor*> shown;  ///< nodes that can be read, apart from outputs
+  bool has_results = false;                 ///< whether a run has begun
 };
+
+/// The text of a Python string. Throws TypeError for other values, and ValueError if UTF-8 cannot encode it.
+std::string checked_name(nb::handle value, const char* what);
 
 /// A split state whose axis is in NumPy order. It becomes a meta::SplitState when its tensor is known.
 struct AnyState {

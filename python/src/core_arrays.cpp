@@ -111,9 +111,14 @@ Use use_of(const TensorHandle& handle) {
   fail<InvalidArgument>("{} has no memory; compile its graph first, and keep the plan", describe(handle));
 }
 
-/// Throws for a node whose memory other nodes reuse.
+/// Throws for memory without values, and for a node whose memory other nodes reuse.
 void check_readable(const TensorHandle& handle) {
   const Tensor& tensor = *handle.tensor;
+  const TensorHandle* leaf = tensor.storage()->is_leaf() ? handle.graph->find(*tensor.storage()) : nullptr;
+  const PlanHolder* runs = handle.graph->plan;
+  const bool has_values = leaf != nullptr ? leaf->is_written : runs == nullptr || runs->has_results;
+  require<InvalidArgument>(has_values || tensor.empty(), "{} has no values; {}", describe(handle),
+                           leaf != nullptr ? "write them with Tensor.write()" : "run the plan first");
   if (tensor.is_output || tensor.storage()->is_leaf()) return;
   const PlanHolder* plan = handle.graph->plan;
   if (plan == nullptr || plan->shown.contains(&tensor)) return;

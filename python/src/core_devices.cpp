@@ -160,10 +160,10 @@ struct MetaHandle : DeviceHandle {
 };
 
 nb::list devices_of(nb::handle given) {
-  if (nb::isinstance<nb::str>(given)) return device_list(nb::cast<std::string_view>(given));
+  if (nb::isinstance<nb::str>(given)) return device_list(checked_name(given, "device"));
   nb::list all;
   for (const nb::handle one : nb::iter(given)) {
-    all.append(nb::isinstance<nb::str>(one) ? device(nb::cast<std::string_view>(one)) : nb::borrow(one));
+    all.append(nb::isinstance<DeviceHandle>(one) ? nb::borrow(one) : device(checked_name(one, "device")));
   }
   return all;
 }

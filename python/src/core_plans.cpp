@@ -147,7 +147,7 @@ struct Exchange {
 std::vector<Exchange> arrays_in(GraphHolder& graph, const nb::dict& given) {
   std::vector<Exchange> all;
   for (const auto& [name, values] : given) {
-    TensorHandle& tensor = input_of(graph, nb::cast<std::string>(name));
+    TensorHandle& tensor = input_of(graph, checked_name(name, "input"));
     const nb::object array = stored_array(tensor, values);
     all.push_back({&tensor, array, std::make_unique<ArrayBytes>(array)});
   }
@@ -169,6 +169,7 @@ std::vector<Exchange> arrays_out(GraphHolder& graph) {
 }
 
 void compute(PlanHolder& self, const std::vector<Exchange>& in, const std::vector<Exchange>& out) {
+  self.has_results = true;
   const Locked lock(*self.stream);
   for (const Exchange& one : in) tensor_set(*one.tensor->tensor, one.bytes->data(), 0, one.bytes->size());
   Backend& backend = self.stream->open();

@@ -90,6 +90,7 @@ def test_constraints() -> None:
     assert (product["tensor"], product["kind"], product["layout"], product["followed"]) == ("product", "hint",
                                                                                            "mirrored", False)
     assert (y["tensor"], y["kind"], y["layout"], y["axis"], y["lengths"]) == ("y", "requirement", "split", 0, [2, 1])
+    plan.run({"x": mlp.x_values})
     assert mlp.y.read_shard(0).shape == (2, 5)
     assert_near(plan.run({"x": mlp.x_values})["y"], mlp.expected())
     assert "split 0 [2:{0} 1:{1}]" in plan.text()

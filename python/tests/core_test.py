@@ -375,3 +375,30 @@ def test_only_outputs_and_shown_nodes_can_be_read() -> None:
         mlp.graph["product"].read()
     with pytest.raises(ValueError, match="y f32 .* is computed by mul_mat; only inputs, weights and caches"):
         mlp.y.write(np.zeros((3, 5)))
+
+
+@pytest.mark.parametrize("device", [lambda: shoal.device("CPU0"), lambda: shoal.MetaDevice("CPU0,CPU1", {})])
+def test_memory_without_values_cannot_be_read(device: Callable[[], "shoal.Device"]) -> None:
+    graph = shoal.Graph("sum")
+    x, w = graph.input("x", "f32", (10,)), graph.weight("w", "f32", (10,))
+    y = graph.output(graph.add(x, w, name="y"))
+    plan = device().compile(graph)
+    for tensor, remedy in ((x, "write"), (w, "write"), (y, "run the plan first")):
+        for read in (tensor.read, tensor.view, tensor.values):
+            with pytest.raises(ValueError, match=f"{tensor.name} f32 .* has no values; {remedy}"):
+                read()
+    w.write(np.ones(10))
+    plan.run({"x": np.ones(10)})
+    assert np.array_equal(y.read(), np.full(10, 2, np.float32)) and np.array_equal(x.view(), w.view())
+
+
+def test_names_are_strings() -> None:
+    graph = shoal.Graph("g")
+    graph.output(graph.relu(graph.input("x", "f32", (4,)), name="y"))
+    plan = shoal.device("CPU0").compile(graph)
+    for call in (lambda: plan.run({5: np.ones(4)}), lambda: shoal.MetaDevice(["CPU0", 5], {}), lambda: shoal.MetaDevice([None], {}),
+                 lambda: shoal.compare(graph, shoal.device("CPU0"), shoal.device("CPU1"), {5: np.ones(4)})):
+        with pytest.raises(TypeError, match="the name of a .* is (5|None); give a string"):
+            call()
+    with pytest.raises(ValueError, match="the name of a device has a lone surrogate"):
+        shoal.MetaDevice("\ud800", {})
