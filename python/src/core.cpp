@@ -42,6 +42,11 @@ UnlockedPython::~UnlockedPython() {
   }
 }
 
+LockedPython::~LockedPython() {
+  while (PyGILState_Check() == 0) pause();  // the interpreter ends, and unwinds the stack without its lock
+  PyGILState_Release(state_);
+}
+
 GraphHolder::~GraphHolder() {
   if (stream == nullptr || !stream->process.is_current()) return;
   const Locked lock(*stream);

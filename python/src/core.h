@@ -78,6 +78,19 @@ class UnlockedPython {
   PyThreadState* state_;
 };
 
+/// Takes the global interpreter lock during its lifetime. If the interpreter exits meanwhile, the thread sleeps, as for
+/// UnlockedPython.
+class LockedPython {
+ public:
+  LockedPython() : state_(PyGILState_Ensure()) {}
+  ~LockedPython();
+  LockedPython(const LockedPython&) = delete;
+  LockedPython& operator=(const LockedPython&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
 /// Releases the global interpreter lock, then locks a stream. Throws Error in a child process.
 class Locked {
  public:

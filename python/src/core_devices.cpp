@@ -101,7 +101,7 @@ TensorHandle& planned(const Callbacks& callbacks, const Tensor& tensor) {
 }
 
 meta::SplitState state_of(const Callbacks& callbacks, const Tensor& tensor) {
-  const nb::gil_scoped_acquire lock;
+  const LockedPython lock;
   TensorHandle& handle = planned(callbacks, tensor);
   const nb::object answer = answer_of(callbacks.states, handle);
   if (answer.is_none()) return meta::SplitState::mirrored();
@@ -113,7 +113,7 @@ meta::SplitState state_of(const Callbacks& callbacks, const Tensor& tensor) {
 }
 
 std::optional<meta::Constraint> constraint_of(const Callbacks& callbacks, const Tensor& tensor) {
-  const nb::gil_scoped_acquire lock;
+  const LockedPython lock;
   TensorHandle& handle = planned(callbacks, tensor);
   const nb::object answer = answer_of(callbacks.constraints, handle);
   if (answer.is_none()) return std::nullopt;
@@ -129,7 +129,7 @@ std::optional<meta::Constraint> constraint_of(const Callbacks& callbacks, const 
 }
 
 std::optional<std::string> rule_of(const Callbacks& callbacks, const Tensor& node) {
-  const nb::gil_scoped_acquire lock;
+  const LockedPython lock;
   TensorHandle* handle = callbacks.planning == nullptr ? nullptr : original_of(node, *callbacks.planning);
   if (handle == nullptr) return meta::rule_text(node);
   const nb::object answer = callbacks.rules(object_of(*handle));

@@ -129,7 +129,7 @@ std::unique_ptr<tools::Service> load(const std::vector<std::string>& arguments, 
   const models::LoadProgress observer = [&](size_t done, size_t total) {
     if (is_stopped) throw Error("a signal stopped the loading");
     if (progress.is_none()) return;
-    const nb::gil_scoped_acquire lock;
+    const LockedPython lock;
     progress(done, total);
   };
   auto loading = std::async(std::launch::async, [&] { return std::make_unique<tools::Service>(arguments, observer); });
@@ -391,7 +391,7 @@ void bind_answers(nb::module_& module) {
         // The function is never destroyed, because the program outlives the interpreter.
         const auto* const kept = new nb::callable(std::move(receiver));
         tools::redirect_messages([kept](std::string_view text) {
-          const nb::gil_scoped_acquire lock;
+          const LockedPython lock;
           try {
             (*kept)(nb::str(text.data(), text.size()));
           } catch (nb::python_error& error) {

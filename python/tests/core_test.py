@@ -396,7 +396,8 @@ def test_names_are_strings() -> None:
     graph = shoal.Graph("g")
     graph.output(graph.relu(graph.input("x", "f32", (4,)), name="y"))
     plan = shoal.device("CPU0").compile(graph)
-    for call in (lambda: plan.run({5: np.ones(4)}), lambda: shoal.MetaDevice(["CPU0", 5], {}), lambda: shoal.MetaDevice([None], {}),
+    for call in (lambda: plan.run({5: np.ones(4)}), lambda: shoal.MetaDevice(["CPU0", 5], {}),
+                 lambda: shoal.MetaDevice([None], {}),
                  lambda: shoal.compare(graph, shoal.device("CPU0"), shoal.device("CPU1"), {5: np.ones(4)})):
         with pytest.raises(TypeError, match="the name of a .* is (5|None); give a string"):
             call()

@@ -433,7 +433,13 @@ def test_signal_handler_runs_during_a_load_without_progress(model_path: Path, tm
 @pytest.mark.parametrize("code", [
     "list(model.generate('In', grammar=('regex', '[0-9]+'), max_tokens=4))",
     "threading.Thread(target=lambda: model.complete('In', ignore_end=True), daemon=True).start(); time.sleep(0.3)",
-    "next(model.generate('In', ignore_end=True))", "session = model.session(64); session.evaluate([1, 2]); a = session.logits()"])
+    "next(model.generate('In', ignore_end=True))", "session = model.session(64); session.evaluate([1, 2]); a = session.logits()",
+    "work = lambda done, total: [None for _ in range(10**7)]\n"
+    "threading.Thread(target=lambda: shoal.Model(model.info()['path'], progress=work), daemon=True).start(); time.sleep(0.2)",
+    "from shoal import core\ngraph = core.Graph('g')\n"
+    "graph.output(graph.add(graph.input('x', 'f32', (3,)), graph.weight('w', 'f32', (3,))))\n"
+    "device = core.MetaDevice('CPU0,CPU1', lambda tensor: [None for _ in range(10**7)] and None)\n"
+    "threading.Thread(target=lambda: device.compile(graph), daemon=True).start(); time.sleep(0.1)"])
 def test_program_may_exit_without_close(model_path: Path, code: str) -> None:
     program = f"import shoal, threading, time\nmodel = shoal.Model({str(model_path)!r}, devices='CPU0', context=4096)\n{code}\n"
     for _ in range(3):
