@@ -65,7 +65,7 @@ void check_shape(const TensorHandle& handle, nb::handle array, const std::vector
                         nb::str(tuple_of(lengths)).c_str(), nb::str(nb::object(array.attr("shape"))).c_str());
 }
 
-/// Converts an array with NumPy's rule "same_kind": floats never become integers.
+/// Converts an array with NumPy's rule "same_kind": floats never become integers. Throws for integers that do not fit.
 nb::object converted(const TensorHandle& handle, nb::handle array, const char* type) {
   if (!nb::cast<bool>(numpy().attr("can_cast")(array.attr("dtype"), type, "same_kind"))) {
     fail<InvalidArgument>(
@@ -73,7 +73,12 @@ nb::object converted(const TensorHandle& handle, nb::handle array, const char* t
         "array.astype(numpy.{})",
         describe(handle), type, nb::str(nb::object(array.attr("dtype"))).c_str(), type);
   }
-  return numpy().attr("ascontiguousarray")(array, "dtype"_a = type).attr("reshape")(array.attr("shape"));
+  nb::object result = numpy().attr("ascontiguousarray")(array, "dtype"_a = type).attr("reshape")(array.attr("shape"));
+  const bool may_wrap =
+      nb::cast<bool>(numpy().attr("issubdtype")(type, numpy().attr("integer"))) && !is_type(array, type);
+  require<InvalidArgument>(!may_wrap || nb::cast<bool>(numpy().attr("array_equal")(result, array)),
+                           "{} has type {}, and a value of the array is outside its range", describe(handle), type);
+  return result;
 }
 
 /// Converts an array of numbers to the tensor's dtype, which has no NumPy type.

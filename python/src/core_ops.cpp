@@ -30,16 +30,20 @@ struct OpRow {
 
 constexpr OpRow kOps[] = {
     {"get_rows", Op::kGetRows, "table ids", 0, "",
-     "table (r, x), ids i32 (i,) -> f32 (i, x): rows of the table. The table may have any dtype."},
+     "table (r, x), ids i32 (i,) -> f32 (i, x): rows of the table. The table may have any dtype. Ids "
+     "outside of the table give zeros."},
     {"set_rows", Op::kSetRows, "cache rows ids", 0, "",
-     "cache (r, x), rows f32 (i, x), ids i32 or i64 (i,) -> the cache with these rows."},
+     "cache (r, x), rows f32 (i, x), ids i32 or i64 (i,) -> the cache with these rows. Rows with ids outside of the "
+     "cache "
+     "are skipped."},
     {"set_slice", Op::kSetSlice, "cache x", 0, "axis",
      "Writes x to the indices [begin, begin + n) of an axis of the cache. Returns the cache."},
     {"mul_mat", Op::kMulMat, "a b", 1, "",
      "a (m, k), b (n, k) -> (n, m): b @ a.T, like a linear layer with weight a. Outer axes are batches; an axis of "
      "a divides the axis of b."},
     {"mul_mat_id", Op::kMulMatId, "experts x ids", 1, "",
-     "experts (e, m, k), x (t, u or 1, k), ids i32 (t, u) -> (t, u, m): products with selected experts."},
+     "experts (e, m, k), x (t, u or 1, k), ids i32 (t, u) -> (t, u, m): products with selected experts. Ids of no "
+     "expert give zeros."},
     {"add", Op::kAdd, "a b", -1, "", "a + b with broadcasting of axes of length 1."},
     {"sub", Op::kSub, "a b", -1, "", "a - b with broadcasting."},
     {"mul", Op::kMul, "a b", -1, "", "a * b with broadcasting."},
@@ -410,7 +414,9 @@ auto signal_op(Build build) {
     Params params;
     params.stride[0] = stride, params.dilation[0] = dilation, params.groups = groups;
     const std::vector<int64_t> both = integers(pads);
-    params.pads[0] = both.at(0), params.pads[1] = both.back();
+    require<InvalidArgument>(both.size() == 1 || both.size() == 2, "pads has {} numbers; give 1, or (begin, end)",
+                             both.size());
+    params.pads[0] = both.front(), params.pads[1] = both.back();
     Tensor* node = build(graph.graph, graph.source(w), graph.source(x), params, name);
     return graph.handle(node, x.axes);
   };

@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <utility>
+
 #include "base/error.h"
 #include "python/src/core_states.h"
 
@@ -85,7 +87,10 @@ AnyState runs(int64_t axis, nb::handle given) {
     const nb::tuple both(nb::borrow(one));
     if (both.size() != 2) throw nb::type_error("SplitState.runs() takes pairs (length, devices)");
     meta::Run run{integer(both[0]), {}};
-    for (const int64_t owner : integers(both[1])) run.owners.push_back(static_cast<int>(owner));
+    for (const int64_t owner : integers(both[1])) {
+      require<InvalidArgument>(std::in_range<int>(owner), "SplitState.runs(): there is no device {}", owner);
+      run.owners.push_back(static_cast<int>(owner));
+    }
     state.runs.push_back(std::move(run));
   }
   return state;

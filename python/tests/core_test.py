@@ -297,6 +297,39 @@ def test_integers_keep_their_values() -> None:
     assert results["ids"][1] == 7
 
 
+@pytest.mark.parametrize("dtype, values", [("i32", [1, 2**31]), ("i32", [1, -2**40]),
+                                           ("i32", np.array([1, 2**32 - 1], np.uint32)),
+                                           ("i64", np.array([1, 2**63], np.uint64)),
+                                           ("i64", np.array([1, 2**64 - 1], np.uint64))])
+def test_integers_outside_the_range_are_refused(dtype: str, values: object) -> None:
+    graph = shoal.Graph()
+    graph.output(graph.input("x", dtype, (2,)))
+    plan = shoal.device("CPU0").compile(graph)
+    with pytest.raises(ValueError, match=r"x i.. \(2,\) has type int.., and a value of the array is outside its range"):
+        plan.run({"x": values})
+    assert np.array_equal(plan.run({"x": np.array([1, 7], np.uint8)})["x"], [1, 7])
+
+
+def test_rows_outside_of_a_table() -> None:
+    graph = shoal.Graph()
+    cache, ids = graph.cache("cache", "f32", (3, 2)), graph.input("ids", "i32", (3,))
+    graph.set_rows(cache, graph.input("rows", "f32", (3, 2)), ids)
+    graph.output(graph.get_rows(graph.nodes[-1], ids, name="read"))
+    plan = shoal.device("CPU0").compile(graph)
+    read = plan.run({"rows": [[1, 2], [3, 4], [5, 6]], "ids": [-1, 2, 3]})["read"]
+    assert np.array_equal(read, [[0, 0], [3, 4], [0, 0]])
+    assert np.array_equal(cache.read(), [[0, 0], [0, 0], [3, 4]])
+
+
+@pytest.mark.parametrize("op", ["conv_1d", "conv_transpose_1d"])
+@pytest.mark.parametrize("pads", [[], [1, 2, 3]])
+def test_pads_of_one_axis(op: str, pads: list[int]) -> None:
+    graph = shoal.Graph()
+    w, x = graph.weight("w", "f32", (2, 2, 3)), graph.input("x", "f32", (1, 2, 8))
+    with pytest.raises(ValueError, match=f"pads has {len(pads)} numbers; give 1, or"):
+        getattr(graph, op)(w, x, pads=pads)
+
+
 @pytest.mark.parametrize("values, message", [
     (np.zeros((32, 3)), r"x f32 \(3, 32\) needs an array of shape \(3, 32\), but the array has shape \(32, 3\)"),
     (np.zeros((96,)), r"the array has shape \(96,\)"),
