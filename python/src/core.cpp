@@ -79,7 +79,12 @@ std::vector<TensorHandle*> GraphHolder::leaves() {
   return all;
 }
 
+void GraphHolder::check_open() const {
+  require<InvalidArgument>(!is_planned, "graph '{}' is being compiled; change it before or after", graph.name());
+}
+
 Tensor* GraphHolder::source(TensorHandle& given) {
+  check_open();
   if (given.graph == this) return given.tensor;
   require<InvalidArgument>(given.tensor->is_persistent() && given.tensor->is_leaf(),
                            "{} belongs to graph '{}' and cannot be used in graph '{}'; only weights and caches can be "
@@ -157,6 +162,7 @@ nb::object sources_of(TensorHandle& handle) {
 }
 
 TensorHandle* add_input(GraphHolder& graph, const std::string& name, std::string_view dtype, nb::handle shape) {
+  graph.check_open();
   const std::vector<int64_t> lengths = integers(shape);
   Tensor* input = graph.graph.input(name, dtype_of(dtype), core_shape(lengths, "input " + name));
   return graph.handle(input, static_cast<int>(lengths.size()));
@@ -164,6 +170,7 @@ TensorHandle* add_input(GraphHolder& graph, const std::string& name, std::string
 
 TensorHandle* add_persistent(GraphHolder& graph, Role role, const std::string& name, std::string_view dtype,
                              nb::handle shape) {
+  graph.check_open();
   const std::vector<int64_t> lengths = integers(shape);
   const Shape core = core_shape(lengths, fmt::format("{} {}", role == Role::kCache ? "cache" : "weight", name));
   Tensor* tensor = graph.weights.add(name, dtype_of(dtype), core, role);
@@ -220,6 +227,7 @@ void bind_graph(nb::module_& module) {
       .def(
           "output",
           [](GraphHolder& self, TensorHandle& tensor) {
+            self.check_open();
             self.graph.output(tensor.tensor);
             return &tensor;
           },

@@ -128,6 +128,8 @@ struct GraphHolder {
   TensorHandle* find(const Tensor& tensor);
   /// The handles of the leaves that nodes use.
   std::vector<TensorHandle*> leaves();
+  /// Throws while the graph is being planned, because callbacks of planning must not change the graph.
+  void check_open() const;
   /// Checks that the tensor can be a source in this graph, and keeps the graph of the tensor alive.
   Tensor* source(TensorHandle& given);
 
@@ -139,6 +141,7 @@ struct GraphHolder {
   std::vector<Owned<Buffer>> memory;
   std::shared_ptr<Stream> stream;  ///< of `memory`
   PlanHolder* plan = nullptr;      ///< the plan of this graph, if there is one
+  bool is_planned = false;         ///< whether compile() or compare() is running
 };
 
 /// The Python class Device.
@@ -153,11 +156,21 @@ struct DeviceHandle {
 /// Sets the graph that is being planned until the end of the scope.
 class Planning {
  public:
-  Planning(DeviceHandle& device, GraphHolder& graph) : device_(device) { device.set_planning(&graph); }
-  ~Planning() { device_.set_planning(nullptr); }
+  Planning(std::vector<DeviceHandle*> devices, GraphHolder& graph) : devices_(std::move(devices)), graph_(graph) {
+    graph.check_open();
+    graph.is_planned = true;
+    for (DeviceHandle* device : devices_) device->set_planning(&graph);
+  }
+  ~Planning() {
+    for (DeviceHandle* device : devices_) device->set_planning(nullptr);
+    graph_.is_planned = false;
+  }
+  Planning(const Planning&) = delete;
+  Planning& operator=(const Planning&) = delete;
 
  private:
-  DeviceHandle& device_;
+  std::vector<DeviceHandle*> devices_;
+  GraphHolder& graph_;
 };
 
 /// The Python class Plan.

@@ -63,7 +63,7 @@ meta::Layout layout_on(const Tensor& tensor) {
 std::vector<Difference> differences(GraphHolder& graph, DeviceHandle& reference, DeviceHandle& device,
                                     const std::vector<std::pair<Tensor*, const ArrayBytes*>>& inputs,
                                     const std::vector<TensorHandle*>& nodes, const std::vector<TensorHandle*>& leaves) {
-  const Planning one(reference, graph), many(device, graph);
+  const Planning planning({&reference, &device}, graph);
   sched::LeafCopies first_leaves(reference.device()), second_leaves(device.device());
   sched::GraphCopy first(graph.graph, first_leaves);
   sched::Comparison comparison(reference.stream->open(), first.graph(), device.stream->open(), second_leaves,

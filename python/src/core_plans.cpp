@@ -111,7 +111,7 @@ PlanHolder* compile(nb::object device_object, nb::object graph_object, const std
   const std::vector<TensorHandle*> leaves = graph.leaves();
   {
     const Locked lock(*device.stream);
-    const Planning planning(device, graph);
+    const Planning planning({&device}, graph);
     NewMemory memory;
     memory.place(leaves, device.device());
     result->plan.reset(device.stream->open().create_plan(graph.graph, options).release());

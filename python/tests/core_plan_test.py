@@ -48,6 +48,25 @@ def test_callback_receives_the_tensors_of_the_graph() -> None:
     assert not asked  # only compile() calls it
 
 
+CHANGES: dict[str, Callable[["Mlp"], object]] = {
+    "input": lambda mlp: mlp.graph.input("other", "f32", (2, 2)),
+    "weight": lambda mlp: mlp.graph.weight("other", "f32", (2, 2)),
+    "node": lambda mlp: mlp.graph.relu(mlp.graph["x"]),
+    "output": lambda mlp: mlp.graph.output(mlp.graph["x"]),
+    "plan": lambda mlp: shoal.device("CPU0").compile(mlp.graph),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("callback", ["states", "constraints", "rules"])
+def test_callbacks_must_not_change_the_graph(callback: str, change: Callable[["Mlp"], object]) -> None:
+    mlp = Mlp()
+    functions = {"states": lambda tensor: None, callback: lambda tensor: change(mlp)}
+    with pytest.raises(ValueError, match="graph 'mlp' is being compiled"):
+        shoal.MetaDevice("CPU0,CPU1", **functions).compile(mlp.graph)
+    assert_near(mlp.compiled([4, 2]).run({"x": mlp.x_values})["y"], mlp.expected())
+
+
 @pytest.mark.parametrize("state, error, message", [
     (7, TypeError, "the split-state callback returned 7 for up; return a SplitState, or None for mirrored"),
     (shoal.SplitState.split(2, [4, 2]), ValueError, "split state of up: there is no axis 2; the tensor has 2 axes"),
@@ -69,6 +88,7 @@ def test_wrong_split_states(state: object, error: type[Exception], message: str)
     (lambda: shoal.MetaDevice("CPU0,CPU0", {}), ValueError, "CPU0"),
     (lambda: shoal.MetaDevice("CPU0", 3), TypeError, "states must be a function or a dict of names"),
     (lambda: shoal.MetaDevice("CPU0", {}, timeout=0), ValueError, "give a number of seconds above 0"),
+    (lambda: shoal.SplitState.runs(0, [(1, [2**32])]), ValueError, "there is no device 4294967296"),
     (lambda: shoal.Graph().input("x", "f64", (1,)), ValueError, "there is no dtype 'f64'; use f32"),
     (lambda: shoal.Graph().input("x", "f32", (1, 2, 3, 4, 5)), ValueError, "the shape has 5 axes"),
     (lambda: shoal.Graph().weight("w", "q8_0", (2, 33)), ValueError, "whole blocks of 32 q8_0 elements"),
