@@ -276,7 +276,7 @@ class Model:
         return submitter
 
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
-        return self.tokenize(prompt) if isinstance(prompt, str) else checked_tokens(prompt, "prompt")
+        return self.tokenize(checked_text(prompt, "prompt")) if isinstance(prompt, str) else checked_tokens(prompt, "prompt")
 
     def _loop_streams(self) -> LoopStreams:
         loop = asyncio.get_running_loop()
@@ -305,6 +305,9 @@ def prepared(options: dict[str, Any]) -> dict[str, Any]:
         raise TypeError(f"there is no option {unknown!r}; see Model.generate()")
     given = {name: value for name, value in options.items() if value is not None}
     result = {"seed": secrets.randbits(32), "max_tokens": -1, **given}
+    listed = given.get("logprobs", 0)
+    if isinstance(listed, bool) or (isinstance(listed, int) and listed < 0):
+        raise ValueError(f"logprobs is {listed}; give the number of most probable tokens to list, or None")
     stop = given.get("stop", [])
     if not isinstance(stop, str | list | tuple):
         raise TypeError(f"stop is {stop!r}; give a string or a list of strings")

@@ -18,6 +18,8 @@ PROGRAM = Path(__file__).parent / "bin" / "shoal"
 
 def run(command: str, *arguments: str, **options: Any) -> Any:
     """The JSON that a command prints with --output json. Progress bars appear if stderr is a terminal."""
+    if fixed := {"help", "output"} & options.keys():
+        raise TypeError(f"there is no option {min(fixed)!r}; the result is a dict, and docs/cli.md lists the options")
     line = [str(PROGRAM), command, *arguments, *flags_of(options), "--output", "json"]
     environment = {**os.environ, "SHOAL_PYTHON": os.environ.get("SHOAL_PYTHON", sys.executable)}
     done = subprocess.run(line, capture_output=True, text=True, check=False, env=environment)

@@ -17,6 +17,8 @@
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <limits>
+#include <type_traits>
 
 #include "base/error.h"
 #include "models/engine/mask_feed.h"
@@ -151,6 +153,20 @@ std::unique_ptr<tools::Service> load(const std::vector<std::string>& arguments, 
   }
 }
 
+/// The form of an option's values, for messages.
+template <class T>
+std::string form_of() {
+  if constexpr (std::is_same_v<T, bool>) return "True or False";
+  if constexpr (std::is_integral_v<T>) {
+    return fmt::format("an integer from {} to {}", std::numeric_limits<T>::min(), std::numeric_limits<T>::max());
+  }
+  if constexpr (std::is_floating_point_v<T>) return "a number";
+  if constexpr (std::is_same_v<T, std::string>) return "a string of valid Unicode";
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return "a list of strings of valid Unicode";
+  if constexpr (std::is_same_v<T, std::vector<int32_t>>) return "a list of token ids";
+  return "a dict from token ids to numbers";
+}
+
 models::RequestOptions request_options(const Service& service, const nb::kwargs& given) {
   models::RequestOptions options;
   models::SamplerParams& sampling = options.sampling;
@@ -160,12 +176,11 @@ models::RequestOptions request_options(const Service& service, const nb::kwargs&
     const auto name = nb::cast<std::string>(key);
     const auto take = [&](const char* which, auto& into) {
       if (name != which) return false;
-      if (!nb::try_cast(value, into)) {
-        throw nb::type_error(
-            fmt::format("{} is {}, whose type or range is wrong; see Model.generate()", name, nb::repr(value).c_str())
-                .c_str());
-      }
-      return true;
+      if (nb::try_cast(value, into)) return true;
+      const auto text = nb::module_::import_("reprlib").attr("repr")(value);  // a short form of long values
+      throw nb::type_error(fmt::format("{} is {}; give {}", name, nb::cast<std::string>(text),
+                                       form_of<std::remove_cvref_t<decltype(into)>>())
+                               .c_str());
     };
     bool ignores_end = false;
     const bool is_known =

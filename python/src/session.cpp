@@ -3,6 +3,9 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/vector.h>
 
+#include <mutex>
+#include <utility>
+
 #include "models/session/session.h"
 #include "python/src/module.h"
 #include "python/src/service.h"
@@ -25,12 +28,19 @@ struct OpenSession {
     session.get_deleter().check();
     return session.get();
   }
+  /// Only without the global interpreter lock. Throws Error in a child process, which may have a copy of a taken lock.
+  std::unique_lock<std::mutex> lock() {
+    session.get_deleter().check();
+    return std::unique_lock(mutex);
+  }
 
   Owned<Session> session;
+  std::mutex mutex;  ///< guards `session` and `outputs`
   int64_t outputs = 0;
 };
 
 void evaluate(OpenSession& self, const std::vector<int32_t>& tokens, int64_t outputs) {
+  const auto lock = self.lock();
   self.outputs = 0;
   self->evaluate(tokens, outputs);
   self->synchronize();
@@ -42,8 +52,11 @@ using Logits = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::c_contig>;
 /// The memory belongs to the session, which the array keeps alive.
 Logits logits(const nb::handle& owner) {
   auto& self = nb::cast<OpenSession&>(owner);
-  const std::span<const float> values = self->logits();
-  const auto rows = static_cast<size_t>(self.outputs);
+  const auto [values, rows] = [&] {
+    const UnlockedPython release;
+    const auto lock = self.lock();
+    return std::pair(self->logits(), static_cast<size_t>(self.outputs));
+  }();
   return Logits(values.data(), {rows, rows > 0 ? values.size() / rows : 0}, owner);
 }
 
@@ -51,7 +64,8 @@ Logits logits(const nb::handle& owner) {
 
 void bind_session(nb::module_& module) {
   using Release = nb::call_guard<UnlockedPython>;
-  nb::class_<OpenSession>(module, "Session", "One sequence with its own KV cache. One thread at a time may use it.")
+  nb::class_<OpenSession>(module, "Session",
+                          "One sequence with its own KV cache. The calls of several threads follow each other.")
       .def(nb::init<const Service&, int64_t>(), "engine"_a, "context"_a, nb::keep_alive<1, 2>(), Release())
       .def("evaluate", &evaluate, "tokens"_a, "outputs"_a = 1, Release(),
            "Appends tokens, and computes the logits of the last `outputs` tokens. ValueError if the context is full.")
@@ -59,7 +73,12 @@ void bind_session(nb::module_& module) {
            "Logits of the latest evaluate(), f32 [outputs, vocabulary]: a read-only view of the session's memory. "
            "The next evaluate() changes it.")
       .def(
-          "rewind", [](OpenSession& self, int64_t position) { self->rewind(position); }, "position"_a, Release(),
+          "rewind",
+          [](OpenSession& self, int64_t position) {
+            const auto lock = self.lock();
+            self->rewind(position);
+          },
+          "position"_a, Release(),
           "Removes all tokens from `position` on. ValueError if a recurrent layer has lost the state.")
       .def_prop_ro(
           "position", [](const OpenSession& self) { return self->position(); }, "Number of tokens.")

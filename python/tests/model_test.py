@@ -1,5 +1,6 @@
 """The class Model, and the functions that run the program."""
 import asyncio
+import concurrent.futures
 import gc
 import math
 import os
@@ -96,6 +97,14 @@ def test_logits_of_a_session_are_views(model: "shoal.Model") -> None:
     assert logits[0, 0] == logits[0, 0]  # the array keeps the session alive
     with pytest.raises(ValueError, match="context"):
         model.session(8).evaluate(prompt + prompt)
+
+
+def test_threads_share_a_session(model: "shoal.Model") -> None:
+    session = model.session(256)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(session.evaluate, [token]) for token in range(3, 67)]:
+            future.result()
+    assert session.position == 64 and session.logits().shape == (1, model.info()["vocabulary"])
 
 
 def test_tokens_of_a_text_give_the_text(model: "shoal.Model") -> None:
@@ -250,7 +259,16 @@ def test_errors_are_standard_exceptions(model: "shoal.Model", model_path: Path) 
     (lambda model: model.score([2**40]), ValueError, "prompt has the token 1099511627776"),
     (lambda model: model.complete([1000000]), ValueError, "token 1000000 is not in a vocabulary of 1024 tokens"),
     (lambda model: model.complete("In", grammar="root"), TypeError, 'grammar is "root"; give a kind and a value'),
-    (lambda model: model.complete("In", max_tokens="x"), TypeError, "max_tokens is 'x', whose type or range is wrong"),
+    (lambda model: model.complete("In", max_tokens="x"), TypeError, "max_tokens is 'x'; give an integer from "),
+    (lambda model: model.complete("In", top_k=2**40), TypeError, "top_k is 1099511627776; give an integer from .* to 2147483647"),
+    (lambda model: model.complete("In", temperature="x" * 1000), TypeError, "temperature is 'x+[.]{3}x+'; give a number$"),
+    (lambda model: model.complete("In", logit_bias=[1]), TypeError, r"logit_bias is \[1\]; give a dict from token ids"),
+    (lambda model: model.complete("In", stop=[1]), TypeError, r"stop is \[1\]; give a list of strings"),
+    (lambda model: model.chat([{"role": "user"}], logprobs=-1), ValueError, "logprobs is -1; give the number of"),
+    (lambda model: model.complete("In", logprobs=False), ValueError, "logprobs is False; give the number of"),
+    (lambda model: model.complete("\ud800"), ValueError, "prompt has a lone surrogate"),
+    (lambda model: shoal.devices(help=True), TypeError, "there is no option 'help'"),
+    (lambda model: shoal.devices(output="table"), TypeError, "there is no option 'output'"),
     (lambda model: model.chat("x"), ValueError, 'messages is "x"; give a list'),
     (lambda model: model.chat([{"role": "user"}], tools={"f": 1}), TypeError, 'tools is {"f": 1}; give a list of dicts'),
     (lambda model: model.chat([{"role": "user"}], tools=["f"]), ValueError, r'tools\[0\] is "f"; give {"type": "function"'),
