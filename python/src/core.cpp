@@ -95,6 +95,23 @@ Tensor* GraphHolder::source(TensorHandle& given) {
   return given.tensor;
 }
 
+Planning::Planning(std::vector<DeviceHandle*> devices, GraphHolder& graph)
+    : devices_(std::move(devices)), graph_(graph) {
+  graph.check_open();
+  for (const DeviceHandle* device : devices_) {
+    require<InvalidArgument>(!device->is_planning(),
+                             "{} is compiling a graph, and its callbacks cannot compile or compare on the same device",
+                             device->device().name());
+  }
+  for (DeviceHandle* device : devices_) device->set_planning(&graph);
+  graph.is_planned = true;
+}
+
+Planning::~Planning() {
+  for (DeviceHandle* device : devices_) device->set_planning(nullptr);
+  graph_.is_planned = false;
+}
+
 nb::object object_of(TensorHandle& handle) {
   return nb::cast(&handle, nb::rv_policy::reference_internal, nb::find(*handle.graph));
 }

@@ -151,20 +151,15 @@ struct DeviceHandle {
   Device& device() const { return *stream->device; }
   /// The graph that is being planned, for the callbacks of a meta device. The stream must be locked.
   virtual void set_planning(GraphHolder*) {}
+  virtual bool is_planning() const { return false; }
 };
 
-/// Sets the graph that is being planned until the end of the scope.
+/// Sets the graph that is being planned until the end of the scope. Throws if the graph or a device is being used for
+/// planning, because a callback of planning called the function.
 class Planning {
  public:
-  Planning(std::vector<DeviceHandle*> devices, GraphHolder& graph) : devices_(std::move(devices)), graph_(graph) {
-    graph.check_open();
-    graph.is_planned = true;
-    for (DeviceHandle* device : devices_) device->set_planning(&graph);
-  }
-  ~Planning() {
-    for (DeviceHandle* device : devices_) device->set_planning(nullptr);
-    graph_.is_planned = false;
-  }
+  Planning(std::vector<DeviceHandle*> devices, GraphHolder& graph);
+  ~Planning();
   Planning(const Planning&) = delete;
   Planning& operator=(const Planning&) = delete;
 

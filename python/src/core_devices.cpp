@@ -157,6 +157,7 @@ struct MetaHandle : DeviceHandle {
     members.reset();
   }
   void set_planning(GraphHolder* graph) override { callbacks->planning = graph; }
+  bool is_planning() const override { return callbacks->planning != nullptr; }
 };
 
 nb::list devices_of(nb::handle given) {
@@ -243,7 +244,8 @@ void bind_devices(nb::module_& module) {
                    "collections.abc.Callable[[Tensor], SplitState | Hint | None] | dict[str, SplitState | Hint] | None "
                    "= None, rules: collections.abc.Callable[[Tensor], str | None] | None = None, timeout: float | None "
                    "= None) -> None"),
-           "`states` gives the layout of each weight and cache; None means mirrored. One dict may serve several graphs, so "
+           "`states` gives the layout of each weight and cache; None means mirrored. One dict may serve several "
+           "graphs, so "
            "names that a graph does not have are ignored. `constraints` gives layouts that "
            "inputs or nodes must have, or should have (Hint). `rules` replaces sharding rules; see rule(). All three "
            "are called only during compile(), and their exceptions pass through compile(). `timeout` is the largest "

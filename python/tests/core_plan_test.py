@@ -67,6 +67,18 @@ def test_callbacks_must_not_change_the_graph(callback: str, change: Callable[["M
     assert_near(mlp.compiled([4, 2]).run({"x": mlp.x_values})["y"], mlp.expected())
 
 
+@pytest.mark.parametrize("callback", ["states", "constraints", "rules"])
+def test_callbacks_must_not_compile_on_their_device(callback: str) -> None:
+    mlp, other = Mlp(), Mlp()
+    functions = {"states": lambda tensor: None, callback: lambda tensor: device.compile(other.graph)}
+    device = shoal.MetaDevice("CPU0,CPU1", **functions)
+    with pytest.raises(ValueError, match="is compiling a graph, and its callbacks cannot compile"):
+        device.compile(mlp.graph)
+    with pytest.raises(ValueError, match="is compiling a graph, and its callbacks cannot compile"):
+        device.compile(mlp.graph)  # the failure has left no trace
+    assert_near(other.compiled([4, 2]).run({"x": other.x_values})["y"], other.expected())
+
+
 @pytest.mark.parametrize("state, error, message", [
     (7, TypeError, "the split-state callback returned 7 for up; return a SplitState, or None for mirrored"),
     (shoal.SplitState.split(2, [4, 2]), ValueError, "split state of up: there is no axis 2; the tensor has 2 axes"),
