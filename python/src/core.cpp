@@ -116,15 +116,14 @@ nb::object object_of(TensorHandle& handle) {
   return nb::cast(&handle, nb::rv_policy::reference_internal, nb::find(*handle.graph));
 }
 
-std::string checked_name(nb::handle value, const char* what) {
+std::string checked_text(nb::handle value, std::string_view what) {
   if (PyUnicode_Check(value.ptr()) == 0) {
     const auto text = nb::cast<std::string>(nb::repr(value));
-    throw nb::type_error(fmt::format("the name of a {} is {}; give a string", what, text).c_str());
+    throw nb::type_error(fmt::format("{} is {}; give a string", what, text).c_str());
   }
-  std::string name;
-  require<InvalidArgument>(nb::try_cast(value, name), "the name of a {} has a lone surrogate; give valid Unicode",
-                           what);
-  return name;
+  std::string text;
+  require<InvalidArgument>(nb::try_cast(value, text), "{} has a lone surrogate; give valid Unicode", what);
+  return text;
 }
 
 std::string describe(const TensorHandle& handle) {

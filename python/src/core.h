@@ -190,7 +190,7 @@ struct PlanHolder {
 };
 
 /// The text of a Python string. Throws TypeError for other values, and ValueError if UTF-8 cannot encode it.
-std::string checked_name(nb::handle value, const char* what);
+std::string checked_text(nb::handle value, std::string_view what);
 
 /// A split state whose axis is in NumPy order. It becomes a meta::SplitState when its tensor is known.
 struct AnyState {

@@ -89,7 +89,7 @@ class GivenInputs {
  public:
   GivenInputs(GraphHolder& graph, const nb::dict& given) {
     for (const auto& [key, values] : given) {
-      const auto name = checked_name(key, "input");
+      const auto name = checked_text(key, "the name of an input");
       const auto known = graph.graph.inputs();
       const auto found = std::ranges::find_if(known, [&](const Tensor* input) { return input->name == name; });
       require<InvalidArgument>(found != known.end(), "graph '{}' has no input '{}'", graph.graph.name(), name);

@@ -135,7 +135,7 @@ std::optional<std::string> rule_of(const Callbacks& callbacks, const Tensor& nod
   const nb::object answer = callbacks.rules(object_of(*handle));
   if (answer.is_none()) return std::nullopt;
   if (!nb::isinstance<nb::str>(answer)) fail_answer("rule callback", *handle, answer, "a rule as text, or None");
-  return nb::cast<std::string>(answer);
+  return checked_text(answer, "the rule of " + handle->tensor->name);
 }
 
 // --- meta devices ------------------------------------------------------------------------------------------------
@@ -161,10 +161,10 @@ struct MetaHandle : DeviceHandle {
 };
 
 nb::list devices_of(nb::handle given) {
-  if (nb::isinstance<nb::str>(given)) return device_list(checked_name(given, "device"));
+  if (nb::isinstance<nb::str>(given)) return device_list(checked_text(given, "the name of a device"));
   nb::list all;
   for (const nb::handle one : nb::iter(given)) {
-    all.append(nb::isinstance<DeviceHandle>(one) ? nb::borrow(one) : device(checked_name(one, "device")));
+    all.append(nb::isinstance<DeviceHandle>(one) ? nb::borrow(one) : device(checked_text(one, "the name of a device")));
   }
   return all;
 }

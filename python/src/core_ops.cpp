@@ -227,9 +227,9 @@ std::string ranges_text(nb::handle value) {
   return "[" + text + "]";
 }
 
-std::string plain_text(nb::handle value) {
+std::string plain_text(std::string_view key, nb::handle value) {
   if (PyBool_Check(value.ptr()) != 0) return value.is(nb::handle(Py_True)) ? "true" : "false";
-  if (PyUnicode_Check(value.ptr()) != 0) return nb::cast<std::string>(value);
+  if (PyUnicode_Check(value.ptr()) != 0) return checked_text(value, key);
   if (PyFloat_Check(value.ptr()) != 0) return nb::cast<std::string>(nb::repr(value));
   if (PyIndex_Check(value.ptr()) != 0) return fmt::format("{}", integer(value));
   if (PySequence_Check(value.ptr()) != 0) return list_text(integers(value));
@@ -272,10 +272,14 @@ void Call::add_param(std::string_view key, nb::handle value) {
   } else if (key == "ranges") {
     text = ranges_text(value);
   } else if (key == "layout") {
-    const auto& state = nb::cast<const AnyState&>(value);
-    text = fmt::format("\"{}\"", state.reshard_text(*sources.at(0)->tensor, axes));
+    const AnyState* state = nullptr;
+    if (!nb::try_cast(value, state) || state == nullptr) {
+      throw nb::type_error(
+          fmt::format("{}: layout is {}; give a SplitState", what, nb::cast<std::string>(nb::repr(value))).c_str());
+    }
+    text = fmt::format("\"{}\"", state->reshard_text(*sources.at(0)->tensor, axes));
   } else {
-    text = plain_text(value);
+    text = plain_text(key, value);
   }
   params += fmt::format("{}{}={}", params.empty() ? "" : ", ", key, text);
 }
@@ -287,7 +291,6 @@ void Call::add_param(std::string_view key, nb::handle value) {
 }
 
 TensorHandle* tensor_of(const OpRow& row, const std::string& source, nb::handle value) {
-  if (value.is_none()) return nullptr;
   TensorHandle* handle = nullptr;
   if (!nb::try_cast(value, handle) || handle == nullptr) {
     raise_type_error(fmt::format("{}(): {} must be a Tensor, got {}", row.name, source,
@@ -324,7 +327,8 @@ nb::dict named(const OpRow& row, const nb::args& given, const nb::kwargs& keywor
   for (size_t i = 0; i < given.size(); ++i) all[order[i].c_str()] = given[i];
   for (const auto& [key, value] : keywords) {
     if (all.contains(key)) {
-      raise_type_error(fmt::format("{}() got two values of '{}'", row.name, nb::cast<std::string>(key)));
+      raise_type_error(
+          fmt::format("{}() got two values of '{}'", row.name, checked_text(key, "the name of an argument")));
     }
     all[key] = value;
   }
@@ -373,14 +377,14 @@ void take_params(const OpRow& row, nb::dict& arguments, Call& call) {
     }
   }
   for (const auto& [key, value] : arguments) {
-    raise_type_error(fmt::format("{}() has no argument '{}'", row.name, nb::cast<std::string>(key)));
+    raise_type_error(fmt::format("{}() has no argument '{}'", row.name, checked_text(key, "the name of an argument")));
   }
 }
 
 TensorHandle* add_node(GraphHolder& graph, const OpRow& row, const nb::args& given, const nb::kwargs& keywords) {
   nb::dict arguments = named(row, given, keywords);
   Call call;
-  if (const nb::object name = take(arguments, "name"); name.is_valid()) call.name = nb::cast<std::string>(name);
+  if (const nb::object name = take(arguments, "name"); name.is_valid()) call.name = checked_text(name, "name");
   call.what = call.name.empty() ? row.name : fmt::format("{} {}", row.name, call.name);
   take_sources(row, arguments, call);
   take_params(row, arguments, call);

@@ -96,7 +96,8 @@ class NewMemory {
   std::vector<Placed> memory_;
 };
 
-PlanHolder* compile(nb::object device_object, nb::object graph_object, const std::vector<TensorHandle*>& shown) {
+PlanHolder* compile(nb::handle_t<DeviceHandle> device_object, nb::handle_t<GraphHolder> graph_object,
+                    const std::vector<TensorHandle*>& shown) {
   auto& device = nb::cast<DeviceHandle&>(device_object);
   auto& graph = nb::cast<GraphHolder&>(graph_object);
   auto result = std::make_unique<PlanHolder>();
@@ -121,8 +122,8 @@ PlanHolder* compile(nb::object device_object, nb::object graph_object, const std
   graph.plan = result.get();
   result->holder = &graph;
   result->stream = device.stream;
-  result->graph_object = std::move(graph_object);
-  result->device_object = std::move(device_object);
+  result->graph_object = nb::borrow(graph_object);
+  result->device_object = nb::borrow(device_object);
   return result.release();
 }
 
@@ -147,7 +148,7 @@ struct Exchange {
 std::vector<Exchange> arrays_in(GraphHolder& graph, const nb::dict& given) {
   std::vector<Exchange> all;
   for (const auto& [name, values] : given) {
-    TensorHandle& tensor = input_of(graph, checked_name(name, "input"));
+    TensorHandle& tensor = input_of(graph, checked_text(name, "the name of an input"));
     const nb::object array = stored_array(tensor, values);
     all.push_back({&tensor, array, std::make_unique<ArrayBytes>(array)});
   }

@@ -50,7 +50,7 @@ void evaluate(OpenSession& self, const std::vector<int32_t>& tokens, int64_t out
 using Logits = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::c_contig>;
 
 /// The memory belongs to the session, which the array keeps alive.
-Logits logits(const nb::handle& owner) {
+Logits logits(nb::handle_t<OpenSession> owner) {
   auto& self = nb::cast<OpenSession&>(owner);
   const auto [values, rows] = [&] {
     const UnlockedPython release;

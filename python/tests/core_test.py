@@ -234,6 +234,9 @@ def test_op_methods_have_signatures() -> None:
     (lambda g, x: g.add(x, x, b=x), r"add\(\) got two values of 'b'"),
     (lambda g, x: g.add(x, x, x), r"add\(\) takes 2 positional arguments, got 3"),
     (lambda g, x: g.scale(x, factor=2), r"scale\(\) has no argument 'factor'"),
+    (lambda g, x: g.scale(x, scale=1, name=5), "name is 5; give a string"),
+    (lambda g, x: g.concat([x, None], axis=0), r"concat\(\): sources must be a Tensor, got NoneType"),
+    (lambda g, x: g.reshard(x, shoal.Hint(shoal.SplitState.even(0))), r"layout is Hint\(.*\); give a SplitState"),
 ])
 def test_wrong_arguments_of_ops_are_type_errors(call: Callable, message: str) -> None:
     graph = shoal.Graph()
@@ -432,7 +435,13 @@ def test_names_are_strings() -> None:
     for call in (lambda: plan.run({5: np.ones(4)}), lambda: shoal.MetaDevice(["CPU0", 5], {}),
                  lambda: shoal.MetaDevice([None], {}),
                  lambda: shoal.compare(graph, shoal.device("CPU0"), shoal.device("CPU1"), {5: np.ones(4)})):
-        with pytest.raises(TypeError, match="the name of a .* is (5|None); give a string"):
+        with pytest.raises(TypeError, match="the name of an? .* is (5|None); give a string"):
             call()
     with pytest.raises(ValueError, match="the name of a device has a lone surrogate"):
         shoal.MetaDevice("\ud800", {})
+    with pytest.raises(ValueError, match="kind has a lone surrogate"):
+        graph.unary(graph["y"], kind="\ud800")
+    device = shoal.MetaDevice("CPU0,CPU1", {}, rules=lambda node: "\ud800")
+    with pytest.raises(ValueError, match="the rule of y has a lone surrogate"):
+        del plan
+        device.compile(graph)
