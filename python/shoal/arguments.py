@@ -7,7 +7,7 @@ from numbers import Number
 from os import PathLike, fspath
 from typing import Any
 
-from .chat.messages import check_tools, shown
+from .chat.messages import check_names, check_tools, shown
 
 # Names of the package for flags whose long names differ.
 NAMES = {"context": "ctx-size"}
@@ -82,6 +82,7 @@ def checked_tools(value: Any) -> list[dict[str, Any]] | None:
     if not isinstance(value, list):
         raise TypeError(f"tools is {shown(value)}; give a list of dicts in the form of OpenAI")
     check_tools(value)
+    check_names(value)
     return value
 
 

@@ -233,7 +233,8 @@ class Model:
             if piece.token >= 0:
                 pieces.append(piece)
         message.add(parser.finish())
-        reason = "length" if finish in ("length", "context") else "tool_calls" if message.calls else "stop"
+        has_calls = bool(message.calls) and not (finish == "stop" and parser.is_cut)
+        reason = "length" if finish in ("length", "context") else "tool_calls" if has_calls else "stop"
         listed = options.get("logprobs")
         entries = None if listed is None else [self._logprobs(piece, listed) for piece in pieces]
         logprobs = None if entries is None else {"content": entries, "refusal": None}

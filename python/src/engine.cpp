@@ -390,7 +390,7 @@ std::vector<std::pair<std::string, bool>> pairs_of(const std::vector<tools::Answ
 
 void bind_answers(nb::module_& module) {
   nb::class_<tools::AnswerSplitter>(module, "AnswerSplitter", "Splits an answer into reasoning and the answer proper.")
-      .def(nb::init<bool>(), "begins_with_thought"_a)
+      .def(nb::init<bool, bool>(), "begins_with_thought"_a, "continues"_a = false)
       .def(
           "push", [](tools::AnswerSplitter& self, const std::string& text) { return pairs_of(self.push(text)); },
           "text"_a, "Adds text. Returns complete pieces: (text, is_reasoning).")

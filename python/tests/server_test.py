@@ -190,7 +190,8 @@ def test_wrong_requests_name_the_problem(server: str, body: dict[str, Any], word
     assert "\n" not in error["message"]
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"messages": "\xff"}', b"[" * 100000, b'{"prompt": "\\ud800"}', b'{"prompt": NaN}'])
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"messages": "\xff"}', b"[" * 100000, b'{"prompt": "\\ud800"}', b'{"prompt": NaN}',
+                                  b'{"prompt": "In", "metadata": {"a": 1e999}}', b'{"prompt": "In", "x": [-1E+400]}'])
 def test_damaged_bodies_are_refused(server: str, data: bytes) -> None:
     response = httpx.post(f"{server}/v1/completions", content=data)
     assert response.status_code == 400 and response.json()["error"]["message"]
@@ -525,3 +526,69 @@ def test_answers_do_not_depend_on_other_requests(server: str) -> None:
     for thread in threads:
         thread.join()
     assert results == [alone] * 6
+
+
+def test_choices_of_a_stream_end_once(server: str) -> None:
+    """The client reads late, so many outputs wait in the server."""
+    body = {"prompt": ["For", "In"], "n": 2, "max_tokens": 700, "ignore_eos": True, "seed": 1, "logprobs": 100, "stream": True}
+    host, port = server.removeprefix("http://").split(":")
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect((host, int(port)))
+        data = json.dumps(body).encode()
+        client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                       b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+        wait_until_idle(server)
+        text = b"".join(iter(lambda: client.recv(65536), b"")).decode()
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    finished: set[int] = set()
+    for choice in (choice for event in events for choice in event["choices"]):
+        assert choice["index"] not in finished, "an event follows the end of the choice"
+        if choice["finish_reason"]:
+            finished.add(choice["index"])
+    assert finished == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("fields", [{"stream": False}, {"stream": True}])
+def test_continued_answer_keeps_its_white_space(server: str, fields: dict[str, Any]) -> None:
+    messages = [{"role": "user", "content": "code"}, {"role": "assistant", "content": "def f():"}]
+    response = post(f"{server}/v1/chat/completions", {"messages": messages, "grammar": 'root ::= "\\n    return 1"', **fields})
+    parts = [line[6:] for line in response.text.splitlines() if line.startswith("data: {")] or [response.text]
+    choices = [json.loads(part)["choices"][0] for part in parts]
+    assert "".join(choice.get("delta", choice.get("message"))["content"] or "" for choice in choices
+                   if choice.get("delta") != {}) == "\n    return 1"
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {
+    "type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"]}}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_string_inside_a_call_is_no_call(server: str, stream: bool) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "tools": [TOOL], "tool_choice": "required", "stop": ['"a"']}
+    if stream:
+        reason = next(event["choices"][0]["finish_reason"] for event in chunks(f"{server}/v1/chat/completions", {**body, "stream": True})
+                      if event["choices"] and event["choices"][0]["finish_reason"])
+    else:
+        reason = post(f"{server}/v1/chat/completions", body).json()["choices"][0]["finish_reason"]
+    assert reason == "stop"
+    answer = post(f"{server}/v1/messages", {
+        "max_tokens": 200, "messages": body["messages"], "tools": [{"name": "f", "input_schema": TOOL["function"]["parameters"]}],
+        "tool_choice": {"type": "any"}, "stop_sequences": ['"a"']}).json()
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", '"a"')
+    item = post(f"{server}/v1/responses", {"input": "Hi", "tools": [{"type": "function", **TOOL["function"]}],
+                                           "tool_choice": "required", "stop": ['"a"']}).json()["output"][-1]
+    assert (item["type"], item["status"]) == ("function_call", "incomplete")
+
+
+def test_cut_begin_of_a_forced_call_is_no_text(server: str) -> None:
+    choice = post(f"{server}/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "tools": [TOOL],
+                                                    "tool_choice": "required", "max_tokens": 12}).json()["choices"][0]
+    assert choice["finish_reason"] == "length" and not choice["message"]["content"]
+
+
+def test_stop_string_with_the_first_space_is_named(server: str) -> None:
+    first = post(f"{server}/completion", {"prompt": "In the", "n_predict": 1, "seed": 7}).json()["content"]
+    assert first.startswith(" ")
+    answer = post(f"{server}/completion", {"prompt": "In the", "n_predict": 6, "seed": 7, "stop": [first]}).json()
+    assert (answer["stop_type"], answer["stopping_word"]) == ("word", first)

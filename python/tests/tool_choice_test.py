@@ -60,7 +60,9 @@ def test_invalid_schema_of_a_tool_does_not_refuse_an_answer(server: str) -> None
     ({"tools": [COUNT], "json_schema": {"type": "nonsense"}}, "json_schema grammar"),
     ({"tools": [COUNT], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}},
      'tool_choice has the type "allowed_tools", which is not supported'),
-    ({"tools": [{"type": "function", "function": {"name": ""}}]}, "empty name"),
+    ({"tools": [{"type": "function", "function": {"name": ""}}]}, 'tools[0] has the name ""; give a name of letters'),
+    ({"tools": [{"type": "function", "function": {"name": 'a"b'}}]}, "tools[0] has the name"),
+    ({"functions": [COUNT["function"]]}, "functions is the old form of tools; use tools"),
     ({"messages": USER * 10_001}, "has 10001 messages; the limit is 10000")])
 def test_wrong_requests_name_the_problem(server: str, fields: dict[str, Any], words: str) -> None:
     response = post(server, **fields)

@@ -30,7 +30,9 @@ struct AnswerPiece {
 /// Splits an answer that arrives in pieces. Holds back text that could be the beginning of a tag.
 class AnswerSplitter {
  public:
-  explicit AnswerSplitter(bool begins_with_thought) : thinks_(begins_with_thought) {}
+  /// `continues`: the answer continues a text, so the white space at its beginning belongs to the answer.
+  explicit AnswerSplitter(bool begins_with_thought, bool continues = false)
+      : thinks_(begins_with_thought), begins_(!continues) {}
   /// Adds text to the answer. Returns the pieces that are now complete. No piece is empty.
   std::vector<AnswerPiece> push(std::string_view text);
   std::vector<AnswerPiece> finish();
@@ -39,7 +41,7 @@ class AnswerSplitter {
   void take(std::string_view text, std::vector<AnswerPiece>& pieces);
 
   bool thinks_, responds_ = false;
-  bool begins_ = true;  ///< whether only white space has arrived since the last tag
+  bool begins_;  ///< whether only white space has arrived since the beginning or the last tag
   std::string held_;
 };
 

@@ -163,16 +163,20 @@ bool is_loopback(const std::string& host) {
   return host == "localhost";
 }
 
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
+
+/// Whether a variable has a value. The server removes blanks around the value.
 bool is_set(const char* variable) {
   const char* const value = std::getenv(variable);
-  return value != nullptr && *value != '\0';
+  return value != nullptr && !is_blank(value);
 }
 
 /// Throws InvalidArgument if the file cannot be read or contains only blanks.
 void check_text(const std::string& path, std::string_view what) {
   const std::string text = read_file({.path = path, .what = what, .most_bytes = size_t{1} << 20});
-  require<InvalidArgument>(text.find_first_not_of(" \t\r\n") != std::string::npos,
-                           "{}: the file is empty; give a file with the {}", path, what);
+  require<InvalidArgument>(!is_blank(text), "{}: the file is empty; give a file with the {}", path, what);
 }
 
 void ServeFlags::check() {

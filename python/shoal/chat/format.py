@@ -38,8 +38,11 @@ class AnswerParser:
     `parallel`."""
 
     def __init__(self, begins_with_thought: bool, tool_format: ToolFormat | None, tools: list[dict[str, Any]],
-                 parallel: bool = True) -> None:
-        self._splitter = _shoal.AnswerSplitter(begins_with_thought)
+                 parallel: bool = True, continues: bool = False, is_call: bool = False) -> None:
+        """`continues`: the answer continues a text. `is_call`: a grammar makes the answer a call, so a part of a call is
+        no content."""
+        self._splitter = _shoal.AnswerSplitter(begins_with_thought, continues)
+        self._is_call = is_call
         self._tools: ToolParser | None = tool_format.parser(tools, parallel) if tool_format else None
         self._tools_first = tool_format is not None and tool_format.before_reasoning
 
@@ -47,6 +50,11 @@ class AnswerParser:
     def ended(self) -> bool:
         """Whether the only call of the answer is complete. The rest of the answer is ignored."""
         return self._tools is not None and self._tools.ended
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the answer, which has ended, has a call with incomplete arguments."""
+        return self._tools is not None and bool(self._tools.broken)
 
     def push(self, text: str) -> list[Event]:
         if self._tools is None:
@@ -56,6 +64,9 @@ class AnswerParser:
         return self._find_calls(self._split(text))
 
     def finish(self) -> list[Event]:
+        return [event for event in self._rest() if not (self._is_call and isinstance(event, Content))]
+
+    def _rest(self) -> list[Event]:
         rest = self._pieces(self._splitter.finish)
         if self._tools is None:
             return rest
@@ -117,6 +128,8 @@ class Prompt:
     tool_format: ToolFormat | None
     tools: list[dict[str, Any]]
     parallel_calls: bool = True
+    continues: bool = False  # a text of the assistant
+    is_call: bool = False  # a grammar makes the answer a call
     new_matcher: Callable[[], Any] | None = field(default=None)
 
     @property
@@ -124,7 +137,7 @@ class Prompt:
         return "".join(text for text, _ in self.parts)
 
     def parser(self) -> AnswerParser:
-        return AnswerParser(self.begins_thought, self.tool_format, self.tools, self.parallel_calls)
+        return AnswerParser(self.begins_thought, self.tool_format, self.tools, self.parallel_calls, self.continues, self.is_call)
 
     def options(self) -> dict[str, Any]:
         """Options of Engine.submit()."""
@@ -216,7 +229,7 @@ class ChatFormat:
             begins_thought = False
         tokens = self.engine.encode(parts)
         prompt = Prompt(parts, tokens, begins_thought, self._spelled(tool_format), self.stops, self._junction(parts),
-                        tool_format, tools, parallel_calls)
+                        tool_format, tools, parallel_calls, bool(prefill), bool(tools) and tool_choice != "auto")
         prompt.new_matcher = self._matcher(prompt, tool_choice, parallel_calls, schema)
         return prompt
 

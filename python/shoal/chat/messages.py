@@ -3,10 +3,12 @@
 Errors are ValueError with one line that names the message: "messages[2].content[0] has the type image_url; ...".
 """
 import json
+import re
 from typing import Any
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 TEXT_TYPES = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}  # type: its field
+NAME = re.compile(r"[\w.:/-]+")  # of a tool; formats of calls enclose names in quotes, brackets or tags
 KEPT = ("name", "tool_call_id", "reasoning_content")
 
 
@@ -28,6 +30,14 @@ def check_tools(tools: list[Any]) -> None:
             raise ValueError(f'{where} is {shown(tool)}; give {{"type": "function", "function": {{"name": ...}}}}')
         if not isinstance(function.get("parameters") or {}, dict):
             raise ValueError(f"{where}.function.parameters is {shown(function['parameters'])}; give a JSON schema")
+
+
+def check_names(tools: list[dict[str, Any]]) -> None:
+    """Checks the names of tools in OpenAI's form."""
+    for index, tool in enumerate(tools):
+        name = tool["function"]["name"]
+        if not NAME.fullmatch(name):
+            raise ValueError(f"tools[{index}] has the name {shown(name)}; give a name of letters, digits, _, -, ., : and /")
 
 
 def _message(message: Any, where: str, names: dict[str, str], knows_developer: bool) -> dict[str, Any]:

@@ -26,6 +26,12 @@ class UvicornServer(uvicorn.Server):
         self._state = state
         self._settings = state.settings
 
+    def handle_exit(self, sig: int, frame: object) -> None:
+        """The first signal ends the server after its requests, the second one at once."""
+        if self.should_exit:
+            os._exit(128 + sig)
+        super().handle_exit(sig, frame)  # type: ignore[arg-type]
+
     async def shutdown(self, sockets: list[object] | None = None) -> None:
         """Gives running requests some time. Then they receive an error."""
         self._state.is_stopping = True

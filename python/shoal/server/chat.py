@@ -44,6 +44,10 @@ class ChatCompletion:
             return None
         return {"content": chat_entries(self.backend, outputs, self.request.listed), "refusal": None}
 
+    def finish_reason(self, answer: Answer, has_calls: bool) -> str | None:
+        is_complete = has_calls and answer.index not in self.request.cut_calls
+        return "tool_calls" if is_complete and answer.reason == "stop" else answer.reason
+
     def usage(self) -> dict[str, Any]:
         details = {"reasoning_tokens": sum(self.request.reasoning_tokens)}
         return {**self.request.generation.usage(), "completion_tokens_details": details}
@@ -56,7 +60,7 @@ class ChatCompletion:
             messages[answer.index].add(events)
             outputs[answer.index] += new
         choices = [{"index": answer.index, "message": message_of(messages[answer.index]),
-                    "finish_reason": finish_reason(answer, bool(messages[answer.index].calls)),
+                    "finish_reason": self.finish_reason(answer, bool(messages[answer.index].calls)),
                     "logprobs": self.logprobs(outputs[answer.index])} for answer in generation.answers]
         verbose = {"__verbose": {"prompt": self.backend.spelled(self.request.prompt.tokens)}} if self.is_verbose else {}
         return self.body("chat.completion", choices=choices, usage=self.usage(),
@@ -79,7 +83,7 @@ class ChatCompletion:
             for number, delta in enumerate(deltas):
                 yield self.chunk(answer, delta, outputs if number == 0 else [])
             if answer.reason:
-                yield self.chunk(answer, {}, reason=finish_reason(answer, has_calls[answer.index]))
+                yield self.chunk(answer, {}, reason=self.finish_reason(answer, has_calls[answer.index]))
         if self.includes_usage:
             yield event(self.body("chat.completion.chunk", choices=[], usage=self.usage(),
                                   timings=generation.timings(generation.answers[0])))
@@ -117,10 +121,6 @@ def message_of(message: Message) -> dict[str, Any]:
         result["tool_calls"] = [{"id": call["id"], "type": "function",
                                  "function": {"name": call["name"], "arguments": call["arguments"]}} for call in message.calls]
     return result
-
-
-def finish_reason(answer: Answer, has_calls: bool) -> str | None:
-    return "tool_calls" if has_calls and answer.reason == "stop" else answer.reason
 
 
 async def chat_completions(backend: "Backend", request: Request, fields: Fields) -> Response:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._shoal import Output
 from ..chat.format import AnswerParser, CallArguments, CallBegin, Content, Event, Prompt, Reasoning
-from ..chat.messages import check_tools
+from ..chat.messages import check_names, check_tools
 from .errors import ApiError, invalid
 from .fields import Fields, shown
 from .generation import Answer, Generation
@@ -41,8 +41,10 @@ class ChatInput:
         if isinstance(self.messages, list) and len(self.messages) > MOST_MESSAGES:
             raise ApiError(400, f"the conversation has {len(self.messages)} messages; the limit is {MOST_MESSAGES}; "
                            "send fewer messages")
-        if any(not tool["function"]["name"] for tool in self.tools):
-            raise invalid("tools", "has a tool with an empty name; give each tool a name")
+        try:
+            check_names(self.tools)
+        except ValueError as error:
+            raise ApiError(400, str(error)) from None
 
     @property
     def text(self) -> str:
@@ -68,9 +70,9 @@ def read_input(fields: Fields) -> ChatInput:
 
 
 def read_tools(fields: Fields) -> list[dict[str, Any]]:
-    tools = fields.array("tools", MOST_TOOLS)
-    if tools is None:  # the old form
-        tools = [{"type": "function", "function": function} for function in fields.array("functions", MOST_TOOLS) or []]
+    tools = fields.array("tools", MOST_TOOLS) or []
+    if not tools and fields.array("functions", MOST_TOOLS):
+        raise invalid("functions", "is the old form of tools; use tools and tool_choice")
     try:
         check_tools(tools)
     except ValueError as error:
@@ -80,7 +82,7 @@ def read_tools(fields: Fields) -> list[dict[str, Any]]:
 
 
 def read_choice(fields: Fields, tools: list[dict[str, Any]]) -> str:
-    choice = fields.get("tool_choice", "function_call")
+    choice = fields.get("tool_choice")
     if isinstance(choice, dict):
         if choice.get("type") not in (None, "function"):
             raise invalid("tool_choice", f"has the type {shown(choice['type'])}, which is not supported; "
@@ -173,6 +175,7 @@ class ChatRequest:
         self.generation = ChatGeneration(self.backend, self.prompt.tokens, self.parameters, self.prompt.new_matcher,
                                          **self.prompt.options())
         self.reasoning_tokens = [0] * len(self.generation.answers)  # by answer; complete at its end
+        self.cut_calls: set[int] = set()  # answers that a stop string has ended inside of a call
 
     async def events(self) -> AsyncIterator[tuple[Answer, list[Output], list[Event]]]:
         """Outputs of the engine, and the parts of answers that they complete."""
@@ -195,6 +198,8 @@ class ChatRequest:
                 self.generation.end(answer, batch[-1].request, counts[answer.index])
             if answer.finish:
                 events += parser.finish()
+                if answer.finish == "stop" and parser.is_cut:
+                    self.cut_calls.add(answer.index)
             yield answer, outputs, merged(events)
 
 

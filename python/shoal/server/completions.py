@@ -86,11 +86,12 @@ class TextCompletion:
                 for answer in generation.answers]
 
     async def events(self) -> AsyncIterator[str]:
-        queue: asyncio.Queue[tuple[int, Answer, list[Output]] | None] = asyncio.Queue()
+        queue: asyncio.Queue[list[str] | None] = asyncio.Queue()
+        lengths: dict[tuple[int, int], int] = {}
 
         async def pump(prompt: int) -> None:
             async for answer, outputs in self.generations[prompt]:
-                await queue.put((prompt, answer, outputs))
+                await queue.put(self.events_of(prompt, answer, outputs, lengths))  # the answer changes with later outputs
 
         async def pump_all() -> None:
             try:
@@ -99,10 +100,9 @@ class TextCompletion:
                 await queue.put(None)
 
         task = asyncio.ensure_future(pump_all())
-        lengths: dict[tuple[int, int], int] = {}
         try:
-            while (entry := await queue.get()) is not None:
-                for text in self.events_of(*entry, lengths):
+            while (texts := await queue.get()) is not None:
+                for text in texts:
                     yield text
             await task
             if self.includes_usage:

@@ -1,5 +1,6 @@
 """Reads the fields of JSON requests. A wrong field raises ApiError with its name, its value and the expected range."""
 import json
+import math
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -91,7 +92,7 @@ def header_text(name: str) -> str:
 def parse_object(data: bytes) -> dict[str, Any]:
     """The JSON object of a request."""
     try:
-        body = json.loads(data, parse_constant=refuse_constant)
+        body = json.loads(data, parse_constant=refuse_constant, parse_float=finite)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is not valid JSON: {error}") from None
     if not isinstance(body, dict):
@@ -103,6 +104,13 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 def refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{shown(text)} is too large for a number")
+    return number
 
 
 def is_unicode(value: Any) -> bool:

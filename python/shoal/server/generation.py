@@ -135,7 +135,7 @@ class Generation:
         """The stop string of the request that ended the answer. `others`: stop strings of the template."""
         if answer.finish != "stop":
             return None
-        text, own = self.backend.engine.decode(answer.tokens).decode(errors="replace"), self.parameters.stops
+        text, own = self.backend.engine.decode(answer.tokens, whole=False).decode(errors="replace"), self.parameters.stops
         places = [(text.find(stop), stop) for stop in [*own, *others] if stop in text]
         first = min(places, default=(0, ""))[1]
         return first if first in own else None

@@ -169,7 +169,7 @@ async def detokenize(backend: "Backend", request: Request, fields: Fields) -> Re
 async def props(backend: "Backend", request: Request) -> Response:
     defaults = backend.settings.defaults
     return JSONResponse({
-        "default_generation_settings": {"n_ctx": backend.context, "params": {**defaults, "seed": defaults["seed"] or -1}},
+        "default_generation_settings": {"n_ctx": backend.context, "params": {**defaults, "seed": -1 if defaults["seed"] is None else defaults["seed"]}},
         "total_slots": backend.info["parallel"], "model_path": backend.info["path"], "model_alias": backend.name,
         "chat_template": backend.chat.template, "modalities": {"vision": False, "audio": False},
         "bos_token": token_text(backend, backend.engine.bos), "eos_token": token_text(backend, backend.engine.eos),

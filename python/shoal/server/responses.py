@@ -120,7 +120,7 @@ class ResponseWork:
     def item(self, block: Block, is_begun: bool = False) -> dict[str, Any]:
         """An item of the output. `is_begun`: the item has no text yet."""
         is_last = block is self.blocks.all[-1]
-        status = "in_progress" if is_begun else "incomplete" if is_last and self._is_cut() else "completed"
+        status = "in_progress" if is_begun else "incomplete" if is_last and (self._is_cut() or self.request.cut_calls) else "completed"
         item: dict[str, Any] = {"id": item_id(block), "status": status}
         if block.kind == "call":
             return {"type": "function_call", **item, "call_id": block.call_id, "name": block.name,

@@ -45,6 +45,6 @@ def parse(text: str) -> Settings:
     """Reads the JSON, the API key and the template. Raises ValueError or OSError."""
     given = json.loads(text)
     key_file, template = given.pop("api_key_file"), given.pop("template")
-    key = Path(key_file).read_text().strip() if key_file else os.environ.get("SHOAL_API_KEY", "").strip()
+    key = (Path(key_file).read_text() if key_file else os.environ.get("SHOAL_API_KEY", "")).strip(" \t\r\n")
     return Settings(**{**given, "limits": Limits(**given["limits"]), "api_key": key or None, "template_name": template,
                        "template": Path(template).read_text() if template else None})

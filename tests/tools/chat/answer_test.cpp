@@ -57,6 +57,16 @@ TEST_P(Answers, DoNotDependOnSizeOfReceivedPieces) {
 INSTANTIATE_TEST_SUITE_P(All, Answers, testing::ValuesIn(kAnswers),
                          [](const auto& info) { return std::string(info.param.name); });
 
+TEST(Answers, KeepWhiteSpaceIfTheyContinueAText) {
+  AnswerSplitter answer(false, true);
+  std::string said;
+  for (const std::string_view text : {"\n", "  return <think>", " 1"}) {
+    for (const AnswerPiece& piece : answer.push(text)) said += piece.is_thought ? "(thought)" : piece.text;
+  }
+  for (const AnswerPiece& piece : answer.finish()) said += piece.text;
+  EXPECT_EQ(said, "\n  return <think> 1");
+}
+
 TEST(Answers, BeginWithReasoningIfPromptEndsWithReasoningTag) {
   EXPECT_TRUE(ends_in_thought("<|assistant|><think>\n"));
   EXPECT_TRUE(ends_in_thought("<|turn>model\n<|channel>thought\n"));

@@ -145,6 +145,8 @@ TEST(Serve, OtherHostsNeedAKey) {
   for (const char* host : {"127.0.0.1", "127.1.2.3", "::1", "localhost"}) {
     EXPECT_EQ(options_of({"--host", host})["host"], host);
   }
+  EXPECT_THAT(usage_error({"-m", kModel, "--host", "0.0.0.0"}, {{"SHOAL_API_KEY", " \t\n"}}),
+              HasSubstr("other hosts could use the server without an API key"));
   EXPECT_THAT(usage_error({"-m", kModel, "--host", "0.0.0.0"}, {{"SHOAL_API_KEY", ""}}),
               HasSubstr("without an API key"));
 }
