@@ -16,7 +16,14 @@ namespace {
 
 std::atomic<uint64_t> next_uid{1};
 
+/// Names are also C strings in several interfaces.
+void check_name(const std::string& name) {
+  require<InvalidArgument>(name.find('\0') == std::string::npos, "[{}] the name has a NUL character; remove it",
+                           name.c_str());
+}
+
 Tensor make_leaf(std::string name, DType dtype, const Shape& shape, Role role) {
+  check_name(name);
   require<InvalidArgument>(infer::addressable(dtype, shape),
                            "[{}] expected lengths >= 0 that fit in memory and fill whole blocks of {} {} elements, "
                            "got {}",
@@ -117,6 +124,7 @@ Tensor* Graph::add_node(Op op, OpParams params, std::vector<Tensor*> src, std::s
   const OpInfo& row = info(op);
   Tensor node;
   node.name = name.empty() ? fmt::format("{}_{}", row.name, nodes_.size()) : std::move(name);
+  check_name(node.name);
   require<InvalidArgument>(!frozen_, "[{} {}] the graph is frozen: nothing can be added after its first plan", row.name,
                            node.name);
   node.op = op;

@@ -68,6 +68,8 @@ class Runner {
   /// for queued work. The result is valid until the next call. has_results() must be true, and the options must keep
   /// logits.
   std::span<const float> logits(int64_t first, int64_t count);
+  /// The memory of the latest logits() or candidates(). Later results may use other memory.
+  std::shared_ptr<const Buffer> results() const { return results_; }
   /// Best tokens of the first `outputs` outputs, candidates_per_output() tokens for each, in the order of top_logits()
   /// (sampler.h). Waits for queued work. The result is valid until the next call.
   std::span<const TokenLogit> candidates(int64_t outputs);
@@ -123,7 +125,7 @@ class Runner {
   int64_t compilations_ = 0;
   Compiled* latest_ = nullptr;
   std::vector<int32_t> tokens_, positions_, sequences_, outputs_;  // the padded inputs
-  std::unique_ptr<Buffer> results_;                                // latest results copied to the host
+  std::shared_ptr<Buffer> results_;                                // latest results copied to the host
   std::vector<TokenLogit> candidates_;
   std::unique_ptr<Orders> orders_;  ///< nullptr if the runner does not lead other runners
 };

@@ -69,6 +69,8 @@ class Session {
   /// Logits of the latest evaluate(): vocab values for each output, oldest output first. Waits for queued work. The
   /// result is valid until the next call. Throws InvalidArgument if the devices select candidates.
   std::span<const float> logits();
+  /// The memory of the latest logits(). Later results may use other memory. Must not outlive the session.
+  std::shared_ptr<const Buffer> results() const { return runner_.results(); }
   /// Whether the devices select candidates.
   bool selects() const { return runner_.candidates_per_output() > 0; }
   /// Tokens that the devices selected in the latest evaluate(): options.candidates tokens for each output, or the whole

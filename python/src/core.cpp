@@ -48,9 +48,16 @@ LockedPython::~LockedPython() {
 }
 
 GraphHolder::~GraphHolder() {
-  if (stream == nullptr || !stream->process.is_current()) return;
-  const Locked lock(*stream);
-  memory.clear();
+  for (StoredMemory& one : memory) {
+    if (!one.stream->process.is_current()) continue;
+    const Locked lock(*one.stream);
+    one.buffer.reset();
+  }
+}
+
+std::shared_ptr<Stream> GraphHolder::stream_of(const Tensor& tensor) const {
+  const auto found = std::ranges::find_if(memory, [&](const auto& one) { return one.buffer.get() == tensor.buffer; });
+  return found == memory.end() ? nullptr : found->stream;
 }
 
 TensorHandle* GraphHolder::handle(Tensor* tensor, int axes) {
@@ -95,21 +102,17 @@ Tensor* GraphHolder::source(TensorHandle& given) {
   return given.tensor;
 }
 
-Planning::Planning(std::vector<DeviceHandle*> devices, GraphHolder& graph)
-    : devices_(std::move(devices)), graph_(graph) {
-  graph.check_open();
+Planning::Planning(std::vector<DeviceHandle*> devices, GraphHolder& graph) : devices_(std::move(devices)) {
   for (const DeviceHandle* device : devices_) {
     require<InvalidArgument>(!device->is_planning(),
                              "{} is compiling a graph, and its callbacks cannot compile or compare on the same device",
                              device->device().name());
   }
   for (DeviceHandle* device : devices_) device->set_planning(&graph);
-  graph.is_planned = true;
 }
 
 Planning::~Planning() {
   for (DeviceHandle* device : devices_) device->set_planning(nullptr);
-  graph_.is_planned = false;
 }
 
 nb::object object_of(TensorHandle& handle) {
@@ -244,6 +247,9 @@ void bind_graph(nb::module_& module) {
           "output",
           [](GraphHolder& self, TensorHandle& tensor) {
             self.check_open();
+            require<InvalidArgument>(!tensor.tensor->is_persistent() || !tensor.tensor->is_leaf(),
+                                     "{} is a {}; only inputs and nodes can be outputs", describe(tensor),
+                                     role_of(*tensor.tensor));
             self.graph.output(tensor.tensor);
             return &tensor;
           },

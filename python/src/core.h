@@ -112,6 +112,12 @@ struct TensorHandle {
   bool is_written = false;  ///< for leaves: whether the memory has values
 };
 
+/// Memory of weights and caches, and the stream that uses it.
+struct StoredMemory {
+  std::shared_ptr<Stream> stream;
+  Owned<Buffer> buffer;
+};
+
 /// The Python class Graph, with its weights and caches. The member functions need the global interpreter lock.
 struct GraphHolder {
   explicit GraphHolder(const std::string& name) : graph(name) {}
@@ -128,6 +134,8 @@ struct GraphHolder {
   TensorHandle* find(const Tensor& tensor);
   /// The handles of the leaves that nodes use.
   std::vector<TensorHandle*> leaves();
+  /// The stream that uses the memory of a weight or cache of this graph. nullptr: it has no memory.
+  std::shared_ptr<Stream> stream_of(const Tensor& tensor) const;
   /// Throws while the graph is being planned, because callbacks of planning must not change the graph.
   void check_open() const;
   /// Checks that the tensor can be a source in this graph, and keeps the graph of the tensor alive.
@@ -138,10 +146,10 @@ struct GraphHolder {
   std::deque<TensorHandle> handles;
   std::unordered_map<const Tensor*, TensorHandle*> by_tensor;
   std::vector<nb::object> others;  ///< graphs whose weights this graph uses
-  std::vector<Owned<Buffer>> memory;
-  std::shared_ptr<Stream> stream;  ///< of `memory`
-  PlanHolder* plan = nullptr;      ///< the plan of this graph, if there is one
-  bool is_planned = false;         ///< whether compile() or compare() is running
+  std::vector<StoredMemory> memory;
+  PlanHolder* plan = nullptr;       ///< the plan of this graph, if there is one
+  bool is_planned = false;          ///< whether compile() or compare() is running
+  const Stream* placing = nullptr;  ///< the stream for which compile() places weights of this graph (Placing)
 };
 
 /// The Python class Device.
@@ -154,8 +162,24 @@ struct DeviceHandle {
   virtual bool is_planning() const { return false; }
 };
 
-/// Sets the graph that is being planned until the end of the scope. Throws if the graph or a device is being used for
-/// planning, because a callback of planning called the function.
+/// Marks a graph as being planned until the end of the scope, so that no thread and no callback changes the graph.
+/// Needs the global interpreter lock. Throws if the graph is marked already.
+class Marked {
+ public:
+  explicit Marked(GraphHolder& graph) : graph_(graph) {
+    graph.check_open();
+    graph.is_planned = true;
+  }
+  ~Marked() { graph_.is_planned = false; }
+  Marked(const Marked&) = delete;
+  Marked& operator=(const Marked&) = delete;
+
+ private:
+  GraphHolder& graph_;
+};
+
+/// Sets the graph that is being planned for the callbacks of devices until the end of the scope. The streams must be
+/// locked. Throws if a callback of a device called the function.
 class Planning {
  public:
   Planning(std::vector<DeviceHandle*> devices, GraphHolder& graph);
@@ -165,7 +189,6 @@ class Planning {
 
  private:
   std::vector<DeviceHandle*> devices_;
-  GraphHolder& graph_;
 };
 
 /// The Python class Plan.
@@ -274,8 +297,6 @@ class ArrayBytes {
  private:
   Py_buffer view_{};
 };
-/// Throws if the weights and caches of the graph have no values.
-void check_written(GraphHolder& graph);
 
 void bind_tensors(nb::module_& module);
 void bind_arrays(nb::class_<TensorHandle>& tensor);

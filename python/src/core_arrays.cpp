@@ -108,7 +108,7 @@ Use use_of(const TensorHandle& handle) {
   Use use;
   if (tensor.storage()->is_persistent()) {
     TensorHandle* owner = handle.graph->find(*tensor.storage());
-    if (owner != nullptr) use.stream = owner->graph->stream;
+    if (owner != nullptr) use.stream = owner->graph->stream_of(*tensor.storage());
   } else if (handle.graph->plan != nullptr) {
     use = {handle.graph->plan->stream, nb::find(*handle.graph->plan)};
   }
@@ -257,6 +257,7 @@ nb::object stored_array(const TensorHandle& handle, nb::handle values) {
   const Tensor& tensor = *handle.tensor;
   const char* type = numpy_name(tensor.dtype);
   nb::object array = numpy().attr("asarray")(values);
+  array = array.attr("astype")(array.attr("dtype").attr("newbyteorder")("="), "copy"_a = false);
   if (nb::cast<std::string_view>(nb::str(nb::object(array.attr("dtype")))) == "bfloat16") {
     array = array.attr("view")("uint16");
     if (tensor.dtype != DType::kBF16) {
@@ -270,16 +271,6 @@ nb::object stored_array(const TensorHandle& handle, nb::handle values) {
   if (!is_plain && !is_type(array, type)) return encoded(handle, array);
   check_shape(handle, array, array_lengths(tensor.dtype, tensor.shape, handle.axes));
   return converted(handle, array, type);
-}
-
-void check_written(GraphHolder& graph) {
-  for (const TensorHandle* leaf : graph.leaves()) {
-    if (leaf->is_written || leaf->tensor->empty()) continue;
-    fail<InvalidArgument>("{} has no values; {}", describe(*leaf),
-                          leaf->tensor->is_persistent()
-                              ? "write them with Tensor.write() after compile()"
-                              : "pass an array for it to run(), or write it with Tensor.write()");
-  }
 }
 
 void bind_arrays(nb::class_<TensorHandle>& tensor) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "python/src/core.h"
@@ -120,10 +121,12 @@ void check_values(const std::vector<TensorHandle*>& leaves) {
 }
 
 nb::list compare(GraphHolder& graph, DeviceHandle& reference, DeviceHandle& device, const nb::dict& inputs) {
-  for (const Stream* stream : {reference.stream.get(), device.stream.get(), graph.stream.get()}) {
-    if (stream != nullptr) stream->process.check();
-  }
+  const Marked marked(graph);
   const std::vector<TensorHandle*> leaves = graph.leaves();
+  std::set<Stream*> streams{reference.stream.get(), device.stream.get()};
+  for (const TensorHandle* leaf : leaves) streams.insert(leaf->graph->stream_of(*leaf->tensor).get());
+  streams.erase(nullptr);  // of inputs
+  for (const Stream* stream : streams) stream->process.check();
   check_values(leaves);
   const GivenInputs given(graph, inputs);
   std::vector<TensorHandle*> nodes;
@@ -131,9 +134,8 @@ nb::list compare(GraphHolder& graph, DeviceHandle& reference, DeviceHandle& devi
   std::vector<Difference> found;
   {
     const UnlockedPython release;
-    std::recursive_mutex own;
-    const std::scoped_lock lock(reference.stream->mutex, device.stream->mutex,
-                                graph.stream != nullptr ? graph.stream->mutex : own);
+    std::vector<std::unique_lock<std::recursive_mutex>> locks;
+    for (Stream* stream : streams) locks.emplace_back(stream->mutex);  // all calls have the same order
     found = differences(graph, reference, device, given.all(), nodes, leaves);
   }
   nb::list all;

@@ -82,7 +82,7 @@ TensorHandle* original_of(const Tensor& tensor, GraphHolder& graph) {
 nb::object answer_of(const nb::object& asked, TensorHandle& tensor) {
   if (!nb::isinstance<nb::dict>(asked)) return asked(object_of(tensor));
   const auto& states = static_cast<const nb::dict&>(asked);
-  const char* name = tensor.tensor->name.c_str();
+  const nb::str name(tensor.tensor->name.data(), tensor.tensor->name.size());
   return states.contains(name) ? nb::object(states[name]) : nb::none();
 }
 

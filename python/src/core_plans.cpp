@@ -5,6 +5,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <mutex>
+#include <string_view>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "devices/allocate.h"
@@ -35,6 +38,53 @@ namespace {
 
 // --- placement ---------------------------------------------------------------------------------------------------
 
+/// Claims the graphs whose weights and caches a stream places. Throws if another stream is placing some of them: a
+/// callback or another thread compiles a graph with the same weights for another device.
+class Placing {
+ public:
+  Placing(const std::vector<TensorHandle*>& leaves, const Stream& stream) {
+    const std::lock_guard lock(mutex_);
+    for (const TensorHandle* leaf : leaves) {
+      GraphHolder& owner = *leaf->graph;
+      if (!leaf->tensor->is_persistent() || owner.placing == &stream) continue;
+      if (owner.placing != nullptr) {
+        release();
+        fail<InvalidArgument>("{} is being placed on {}; compile its graphs one after the other", describe(*leaf),
+                              owner.placing->device->name());
+      }
+      if (leaf->tensor->buffer != nullptr) continue;
+      owner.placing = &stream;
+      claimed_.push_back(&owner);
+    }
+  }
+  ~Placing() {
+    const std::lock_guard lock(mutex_);
+    release();
+  }
+  Placing(const Placing&) = delete;
+  Placing& operator=(const Placing&) = delete;
+
+ private:
+  void release() {
+    for (GraphHolder* owner : claimed_) owner->placing = nullptr;
+  }
+
+  static inline std::mutex mutex_;
+  std::vector<GraphHolder*> claimed_;
+};
+
+/// Throws if two outputs have the same name, because the results of a run have names.
+void check_outputs(const GraphHolder& graph) {
+  std::unordered_set<std::string_view> names;
+  const auto check = [&](const Tensor& tensor) {
+    require<InvalidArgument>(!tensor.is_output || names.insert(tensor.name).second,
+                             "graph '{}' has two outputs with the name '{}'; name them differently", graph.graph.name(),
+                             tensor.name);
+  };
+  for (const Tensor* input : graph.graph.inputs()) check(*input);
+  for (const Tensor* node : graph.graph.nodes()) check(*node);
+}
+
 /// Memory of the weights and caches of a graph that had no memory. If compile() fails, they lose this memory again.
 class NewMemory {
  public:
@@ -62,8 +112,7 @@ class NewMemory {
     for (Placed& placed : memory_) {
       for (TensorHandle* leaf : placed.leaves) leaf->is_written = leaf->tensor->role == Role::kCache;
       GraphHolder& owner = *placed.leaves.front()->graph;
-      owner.memory.emplace_back(placed.buffer.release());
-      owner.stream = stream;
+      owner.memory.push_back({stream, Owned<Buffer>(placed.buffer.release())});
     }
   }
 
@@ -109,10 +158,13 @@ PlanHolder* compile(nb::handle_t<DeviceHandle> device_object, nb::handle_t<Graph
     options.shown.push_back(node->tensor);
     result->shown.insert(node->tensor);
   }
+  const Marked marked(graph);
+  check_outputs(graph);
   const std::vector<TensorHandle*> leaves = graph.leaves();
   {
     const Locked lock(*device.stream);
     const Planning planning({&device}, graph);
+    const Placing placing(leaves, *device.stream);
     NewMemory memory;
     memory.place(leaves, device.device());
     result->plan.reset(device.stream->open().create_plan(graph.graph, options).release());
@@ -152,7 +204,6 @@ std::vector<Exchange> arrays_in(GraphHolder& graph, const nb::dict& given) {
     const nb::object array = stored_array(tensor, values);
     all.push_back({&tensor, array, std::make_unique<ArrayBytes>(array)});
   }
-  for (const Exchange& one : all) one.tensor->is_written = true;
   return all;
 }
 
@@ -169,10 +220,26 @@ std::vector<Exchange> arrays_out(GraphHolder& graph) {
   return all;
 }
 
+/// Throws if an input that is not given, a weight or a cache has no values.
+void check_written(GraphHolder& graph, const std::vector<Exchange>& in) {
+  for (TensorHandle* leaf : graph.leaves()) {
+    const bool is_given = std::ranges::any_of(in, [&](const Exchange& one) { return one.tensor == leaf; });
+    if (is_given || leaf->is_written || leaf->tensor->empty()) continue;
+    fail<InvalidArgument>("{} has no values; {}", describe(*leaf),
+                          leaf->tensor->is_persistent()
+                              ? "write them with Tensor.write() after compile()"
+                              : "pass an array for it to run(), or write it with Tensor.write()");
+  }
+}
+
 void compute(PlanHolder& self, const std::vector<Exchange>& in, const std::vector<Exchange>& out) {
-  self.has_results = true;
+  check_written(self.graph(), in);
   const Locked lock(*self.stream);
-  for (const Exchange& one : in) tensor_set(*one.tensor->tensor, one.bytes->data(), 0, one.bytes->size());
+  for (const Exchange& one : in) {
+    tensor_set(*one.tensor->tensor, one.bytes->data(), 0, one.bytes->size());
+    one.tensor->is_written = true;
+  }
+  self.has_results = true;
   Backend& backend = self.stream->open();
   backend.compute_async(*self.plan);
   backend.synchronize();
@@ -182,7 +249,6 @@ void compute(PlanHolder& self, const std::vector<Exchange>& in, const std::vecto
 nb::dict run(PlanHolder& self, const nb::dict& inputs) {
   GraphHolder& graph = self.graph();
   const std::vector<Exchange> in = arrays_in(graph, inputs);
-  check_written(graph);
   const std::vector<Exchange> out = arrays_out(graph);
   compute(self, in, out);
   nb::dict results;
@@ -356,11 +422,7 @@ void bind_plans(nb::module_& module) {
            "Writes inputs, runs the graph, and returns a copy of each output by name. An input that is not given keeps "
            "its values.")
       .def(
-          "compute",
-          [](PlanHolder& self) {
-            check_written(self.graph());
-            compute(self, {}, {});
-          },
+          "compute", [](PlanHolder& self) { compute(self, {}, {}); },
           "Runs the graph with the present values of its inputs. Tensor.read() then gives the outputs.")
       .def("text", &text_of, "Layouts, steps and memory. Shapes and axes are in NumPy order.")
       .def("to_dict", &to_dict, nb::sig("def to_dict(self) -> dict[str, object]"),

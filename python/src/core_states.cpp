@@ -124,6 +124,8 @@ void bind_states(nb::module_& module) {
       .def_static(
           "by_ratio",
           [](int64_t axis, std::vector<double> ratio) {
+            require<InvalidArgument>(!ratio.empty(),
+                                     "SplitState.by_ratio(): the ratio is empty; give one number per device");
             return AnyState{Kind::kRatio, axis, {}, {}, std::move(ratio)};
           },
           "axis"_a, "ratio"_a, nb::sig("def by_ratio(axis: int, ratio: collections.abc.Sequence[float]) -> SplitState"),

@@ -49,15 +49,25 @@ void evaluate(OpenSession& self, const std::vector<int32_t>& tokens, int64_t out
 
 using Logits = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::c_contig>;
 
-/// The memory belongs to the session, which the array keeps alive.
+/// Keeps the memory of an array, and the session whose devices own the memory.
+struct KeptLogits {
+  nb::object session;
+  std::shared_ptr<const Buffer> memory;
+};
+
 Logits logits(nb::handle_t<OpenSession> owner) {
   auto& self = nb::cast<OpenSession&>(owner);
+  auto kept = Owned<KeptLogits>(new KeptLogits{nb::borrow(owner), nullptr});
   const auto [values, rows] = [&] {
     const UnlockedPython release;
     const auto lock = self.lock();
-    return std::pair(self->logits(), static_cast<size_t>(self.outputs));
+    const std::span<const float> latest = self->logits();
+    kept->memory = self->results();
+    return std::pair(latest, static_cast<size_t>(self.outputs));
   }();
-  return Logits(values.data(), {rows, rows > 0 ? values.size() / rows : 0}, owner);
+  const nb::capsule capsule(new Owned<KeptLogits>(std::move(kept)),
+                            [](void* owned) noexcept { delete static_cast<Owned<KeptLogits>*>(owned); });
+  return Logits(values.data(), {rows, rows > 0 ? values.size() / rows : 0}, capsule);
 }
 
 }  // namespace
@@ -71,7 +81,7 @@ void bind_session(nb::module_& module) {
            "Appends tokens, and computes the logits of the last `outputs` tokens. ValueError if the context is full.")
       .def("logits", &logits, nb::sig("def logits(self) -> numpy.typing.NDArray[numpy.float32]"),
            "Logits of the latest evaluate(), f32 [outputs, vocabulary]: a read-only view of the session's memory. "
-           "The next evaluate() changes it.")
+           "Later calls may change its values.")
       .def(
           "rewind",
           [](OpenSession& self, int64_t position) {

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -79,6 +80,80 @@ def test_callbacks_must_not_compile_on_their_device(callback: str) -> None:
     assert_near(other.compiled([4, 2]).run({"x": other.x_values})["y"], other.expected())
 
 
+def graphs_of_one_weight(count: int = 2) -> list[shoal.Graph]:
+    """Graphs that share a weight. The first one owns it."""
+    graphs = [shoal.Graph(f"g{i}") for i in range(count)]
+    weight = graphs[0].weight("w", "f32", (64, 64))
+    for graph in graphs:
+        graph.output(graph.mul_mat(weight, graph.input("x", "f32", (3, 64)), name="y"))
+    return graphs
+
+
+def test_callback_must_not_place_a_weight_that_is_being_placed() -> None:
+    first, second = graphs_of_one_weight()
+    device = shoal.MetaDevice("CPU0,CPU1", lambda tensor: shoal.device("CPU0").compile(second))
+    with pytest.raises(ValueError, match=r"w f32 \(64, 64\) is being placed on META\(CPU0,CPU1\)"):
+        device.compile(first)
+    assert shoal.device("CPU0").compile(second)
+
+
+def test_threads_place_a_weight_once() -> None:
+    for _ in range(100):
+        graphs, barrier, plans = graphs_of_one_weight(), threading.Barrier(2), []
+
+        def work(number: int) -> None:
+            barrier.wait(20)
+            try:
+                plans.append(shoal.device(f"CPU{number}").compile(graphs[number]))
+            except ValueError as error:
+                assert re.search("is being placed on CPU|is stored on CPU", str(error)), error
+
+        run_threads(work, 2)
+        assert len(plans) == 1
+        plans[0].text()
+
+
+def test_weights_of_a_graph_on_two_devices() -> None:
+    owner = shoal.Graph("owner")
+    weights = [owner.weight(f"w{i}", "f32", (4, 4)) for i in range(2)]
+    plans = []
+    for i, weight in enumerate(weights):
+        graph = shoal.Graph(f"g{i}")
+        graph.output(graph.mul_mat(weight, graph.input("x", "f32", (3, 4)), name="y"))
+        plans.append(shoal.MetaDevice(f"CPU{2 * i},CPU{2 * i + 1}", {}).compile(graph))
+        weight.write(np.full((4, 4), i + 1))
+    for i, plan in enumerate(plans):
+        assert np.array_equal(plan.run({"x": np.ones((3, 4))})["y"], np.full((3, 4), 4 * (i + 1)))
+    plans.clear()
+    gc.collect()
+    for i, weight in enumerate(weights):  # the weights keep their devices
+        assert weight.layout == "mirrored" and np.array_equal(weight.read(), np.full((4, 4), i + 1))
+
+
+def test_graph_cannot_change_while_compare_waits() -> None:
+    cpu, busy, graph = shoal.device("CPU0"), shoal.Graph("busy"), shoal.Graph("g")
+    node = busy.input("x", "f32", (512, 512))
+    for _ in range(40):
+        node = busy.mul_mat(node, node)
+    busy.output(node)
+    plan = cpu.compile(busy)
+    y = graph.output(graph.relu(graph.input("x", "f32", (3, 4)), name="y"))
+    runs = threading.Thread(target=lambda: plan.run({"x": np.zeros((512, 512))}))
+    compares = threading.Thread(target=lambda: shoal.compare(graph, cpu, shoal.device("CPU1"), {"x": np.ones((3, 4))}))
+    runs.start()
+    compares.start()
+    changes = 0
+    while compares.is_alive():
+        try:
+            y = graph.scale(y, scale=1.0)
+            changes += 1
+        except ValueError as error:
+            assert "is being compiled" in str(error)
+    compares.join(60)
+    runs.join(60)
+    assert len(graph.nodes) == changes + 1
+
+
 @pytest.mark.parametrize("state, error, message", [
     (7, TypeError, "the split-state callback returned 7 for up; return a SplitState, or None for mirrored"),
     (shoal.SplitState.split(2, [4, 2]), ValueError, "split state of up: there is no axis 2; the tensor has 2 axes"),
@@ -100,6 +175,8 @@ def test_wrong_split_states(state: object, error: type[Exception], message: str)
     (lambda: shoal.MetaDevice("CPU0,CPU0", {}), ValueError, "CPU0"),
     (lambda: shoal.MetaDevice("CPU0", 3), TypeError, "states must be a function or a dict of names"),
     (lambda: shoal.MetaDevice("CPU0", {}, timeout=0), ValueError, "give a number of seconds above 0"),
+    (lambda: shoal.SplitState.by_ratio(0, []), ValueError, "the ratio is empty"),
+    (lambda: shoal.Graph().input("a\0b", "f32", (1,)), ValueError, "the name has a NUL character"),
     (lambda: shoal.SplitState.runs(0, [(1, [2**32])]), ValueError, "there is no device 4294967296"),
     (lambda: shoal.Graph().input("x", "f64", (1,)), ValueError, "there is no dtype 'f64'; use f32"),
     (lambda: shoal.Graph().input("x", "f32", (1, 2, 3, 4, 5)), ValueError, "the shape has 5 axes"),

@@ -445,3 +445,33 @@ def test_names_are_strings() -> None:
     with pytest.raises(ValueError, match="the rule of y has a lone surrogate"):
         del plan
         device.compile(graph)
+
+
+def test_failed_run_writes_no_input() -> None:
+    graph = shoal.Graph("g")
+    graph.output(graph.add(graph.input("x", "f32", (3,)), graph.input("z", "f32", (3,)), name="y"))
+    plan = shoal.device("CPU0").compile(graph)
+    for name, missing in (("x", "z"), ("z", "x")):
+        with pytest.raises(ValueError, match=f"{missing} f32 .* has no values"):
+            plan.run({name: np.ones(3)})
+    assert np.array_equal(plan.run({"x": np.ones(3), "z": np.ones(3)})["y"], [2, 2, 2])
+
+
+def test_outputs_have_names_of_their_own() -> None:
+    graph = shoal.Graph("g")
+    x, w = graph.input("x", "f32", (2,)), graph.weight("w", "f32", (2,))
+    with pytest.raises(ValueError, match="w f32 .* is a weight; only inputs and nodes can be outputs"):
+        graph.output(w)
+    graph.output(graph.relu(x, name="y"))
+    graph.output(graph.add(x, w, name="y"))
+    with pytest.raises(ValueError, match="graph 'g' has two outputs with the name 'y'"):
+        shoal.device("CPU0").compile(graph)
+
+
+def test_arrays_of_other_byte_orders() -> None:
+    graph = shoal.Graph()
+    w = graph.weight("w", "bf16", (2,))
+    graph.output(graph.add(graph.cast(w, "f32"), graph.input("x", "f32", (2,)), name="y"))
+    plan = shoal.device("CPU0").compile(graph)
+    w.write(np.array([0x3f80, 0x4000], ">u2"))
+    assert np.array_equal(plan.run({"x": np.array([1, 2], ">f8")})["y"], [2, 4])

@@ -100,6 +100,16 @@ def test_logits_of_a_session_are_views(model: "shoal.Model") -> None:
         model.session(8).evaluate(prompt + prompt)
 
 
+def test_logits_stay_valid_when_later_logits_need_more_memory(model: "shoal.Model") -> None:
+    session = model.session(512)
+    session.evaluate([5] * 10, 10)
+    logits = session.logits()
+    before = logits.copy()
+    session.rewind(0)
+    session.evaluate([5] * 400, 400)
+    assert not np.shares_memory(logits, session.logits()) and np.array_equal(logits, before)
+
+
 def test_threads_share_a_session(model: "shoal.Model") -> None:
     session = model.session(256)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:

@@ -529,7 +529,7 @@ def test_answers_do_not_depend_on_other_requests(server: str) -> None:
 
 
 def test_choices_of_a_stream_end_once(server: str) -> None:
-    """The client reads late, so many outputs wait in the server."""
+    """The client reads late, so outputs wait in the server."""
     body = {"prompt": ["For", "In"], "n": 2, "max_tokens": 700, "ignore_eos": True, "seed": 1, "logprobs": 100, "stream": True}
     host, port = server.removeprefix("http://").split(":")
     with socket.socket() as client:
