@@ -220,7 +220,7 @@ class QuickstartTest(unittest.TestCase):
         done, calls = self.quickstart("--serve")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(calls[0], "python3 -m venv .venv")
-        self.assertIn(f"-C build-dir={self.folder}/build/serve -C cmake.define.SHOAL_CUDA=OFF ./python", calls[2])
+        self.assertIn(f"--config-settings=build-dir={self.folder}/build/serve --config-settings=cmake.define.SHOAL_CUDA=OFF ./python", calls[2])
         self.assertRegex(calls[3], r"^shoal serve -m data/models/\S+ --devices CPU0,CPU1 --port 8080$")
         self.assertIn("curl http://127.0.0.1:8080/v1/completions", done.stderr)
 
