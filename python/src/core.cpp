@@ -56,7 +56,10 @@ GraphHolder::~GraphHolder() {
 }
 
 std::shared_ptr<Stream> GraphHolder::stream_of(const Tensor& tensor) const {
-  const auto found = std::ranges::find_if(memory, [&](const auto& one) { return one.buffer.get() == tensor.buffer; });
+  const auto found = std::ranges::find_if(memory, [&](const StoredMemory& one) {
+    return one.buffer.get() == tensor.buffer ||
+           std::ranges::any_of(one.buffer->parts(), [&](const auto& part) { return part.get() == tensor.buffer; });
+  });
   return found == memory.end() ? nullptr : found->stream;
 }
 
@@ -87,7 +90,8 @@ std::vector<TensorHandle*> GraphHolder::leaves() {
 }
 
 void GraphHolder::check_open() const {
-  require<InvalidArgument>(!is_planned, "graph '{}' is being compiled; change it before or after", graph.name());
+  require<InvalidArgument>(planned == 0, "graph '{}' is being compiled or compared; change it before or after",
+                           graph.name());
 }
 
 Tensor* GraphHolder::source(TensorHandle& given) {
@@ -211,10 +215,19 @@ nb::list outputs_of(GraphHolder& graph) {
   return all;
 }
 
+void check_can_be_output(const TensorHandle& tensor) {
+  require<InvalidArgument>(!tensor.tensor->is_persistent() || !tensor.tensor->is_leaf(),
+                           "{} is a {}; only inputs and nodes can be outputs", describe(tensor),
+                           role_of(*tensor.tensor));
+}
+
 GraphHolder* parse(std::string_view text, const std::string& name) {
   auto graph = std::make_unique<GraphHolder>(name);
   parse_graph(text, graph->graph, graph->weights);
-  for (Tensor* weight : graph->weights.tensors()) graph->handle(weight);
+  for (Tensor* weight : graph->weights.tensors()) {
+    const TensorHandle& handle = *graph->handle(weight);
+    if (weight->is_output) check_can_be_output(handle);
+  }
   return graph.release();
 }
 
@@ -247,9 +260,7 @@ void bind_graph(nb::module_& module) {
           "output",
           [](GraphHolder& self, TensorHandle& tensor) {
             self.check_open();
-            require<InvalidArgument>(!tensor.tensor->is_persistent() || !tensor.tensor->is_leaf(),
-                                     "{} is a {}; only inputs and nodes can be outputs", describe(tensor),
-                                     role_of(*tensor.tensor));
+            check_can_be_output(tensor);
             self.graph.output(tensor.tensor);
             return &tensor;
           },

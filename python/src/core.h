@@ -110,6 +110,7 @@ struct TensorHandle {
   Tensor* tensor = nullptr;
   int axes = 0;             ///< number of axes in Python
   bool is_written = false;  ///< for leaves: whether the memory has values
+  bool is_claimed = false;  ///< for weights and caches: whether a compile() is placing the tensor (Placing)
 };
 
 /// Memory of weights and caches, and the stream that uses it.
@@ -147,9 +148,8 @@ struct GraphHolder {
   std::unordered_map<const Tensor*, TensorHandle*> by_tensor;
   std::vector<nb::object> others;  ///< graphs whose weights this graph uses
   std::vector<StoredMemory> memory;
-  PlanHolder* plan = nullptr;       ///< the plan of this graph, if there is one
-  bool is_planned = false;          ///< whether compile() or compare() is running
-  const Stream* placing = nullptr;  ///< the stream for which compile() places weights of this graph (Placing)
+  PlanHolder* plan = nullptr;  ///< the plan of this graph, if there is one
+  int planned = 0;             ///< number of running calls of compile() and compare()
 };
 
 /// The Python class Device.
@@ -163,14 +163,11 @@ struct DeviceHandle {
 };
 
 /// Marks a graph as being planned until the end of the scope, so that no thread and no callback changes the graph.
-/// Needs the global interpreter lock. Throws if the graph is marked already.
+/// Needs the global interpreter lock.
 class Marked {
  public:
-  explicit Marked(GraphHolder& graph) : graph_(graph) {
-    graph.check_open();
-    graph.is_planned = true;
-  }
-  ~Marked() { graph_.is_planned = false; }
+  explicit Marked(GraphHolder& graph) : graph_(graph) { ++graph.planned; }
+  ~Marked() { --graph_.planned; }
   Marked(const Marked&) = delete;
   Marked& operator=(const Marked&) = delete;
 

@@ -103,7 +103,8 @@ struct Use {
   nb::object plan;
 };
 
-Use use_of(const TensorHandle& handle) {
+/// Without a stream for tensors without memory, and for memory that a compile() of another thread has not kept yet.
+Use find_use(const TensorHandle& handle) {
   const Tensor& tensor = *handle.tensor;
   Use use;
   if (tensor.storage()->is_persistent()) {
@@ -112,8 +113,16 @@ Use use_of(const TensorHandle& handle) {
   } else if (handle.graph->plan != nullptr) {
     use = {handle.graph->plan->stream, nb::find(*handle.graph->plan)};
   }
-  if (use.stream != nullptr && tensor.buffer != nullptr) return use;
-  fail<InvalidArgument>("{} has no memory; compile its graph first, and keep the plan", describe(handle));
+  if (tensor.buffer == nullptr) use.stream.reset();
+  return use;
+}
+
+/// Throws for tensors without memory.
+Use use_of(const TensorHandle& handle) {
+  Use use = find_use(handle);
+  require<InvalidArgument>(use.stream != nullptr, "{} has no memory; compile its graph first, and keep the plan",
+                           describe(handle));
+  return use;
 }
 
 /// Throws for memory without values, and for a node whose memory other nodes reuse.
@@ -236,9 +245,8 @@ void write_shard(TensorHandle& self, int rank, nb::handle values) {
 }
 
 nb::object layout(const TensorHandle& self) {
-  const Buffer* buffer = self.tensor->buffer;
-  if (buffer == nullptr || dynamic_cast<const meta::MetaDevice*>(&buffer->type().device()) == nullptr)
-    return nb::none();
+  const Use use = find_use(self);
+  if (use.stream == nullptr || use.stream->device->type() != DeviceType::kMeta) return nb::none();
   const std::string text = layout_text(meta::layout_of(*self.tensor), self.axes);
   return nb::str(text.data(), text.size());
 }
@@ -257,7 +265,9 @@ nb::object stored_array(const TensorHandle& handle, nb::handle values) {
   const Tensor& tensor = *handle.tensor;
   const char* type = numpy_name(tensor.dtype);
   nb::object array = numpy().attr("asarray")(values);
-  array = array.attr("astype")(array.attr("dtype").attr("newbyteorder")("="), "copy"_a = false);
+  if (!nb::cast<bool>(array.attr("dtype").attr("isnative"))) {
+    array = array.attr("astype")(array.attr("dtype").attr("newbyteorder")("="));
+  }
   if (nb::cast<std::string_view>(nb::str(nb::object(array.attr("dtype")))) == "bfloat16") {
     array = array.attr("view")("uint16");
     if (tensor.dtype != DType::kBF16) {

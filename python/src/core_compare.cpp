@@ -120,6 +120,23 @@ void check_values(const std::vector<TensorHandle*>& leaves) {
   }
 }
 
+/// Locks all streams. Waits only while it holds no stream, because a callback of another thread may wait for one stream
+/// while it holds another.
+std::vector<std::unique_lock<std::recursive_mutex>> locked(const std::set<Stream*>& streams) {
+  std::vector<std::unique_lock<std::recursive_mutex>> locks;
+  for (Stream* stream : streams) locks.emplace_back(stream->mutex, std::defer_lock);
+  for (size_t first = 0;;) {
+    locks[first].lock();
+    size_t failed = 0;
+    while (failed < locks.size() && (failed == first || locks[failed].try_lock())) ++failed;
+    if (failed == locks.size()) return locks;
+    for (auto& lock : locks) {
+      if (lock.owns_lock()) lock.unlock();
+    }
+    first = failed;
+  }
+}
+
 nb::list compare(GraphHolder& graph, DeviceHandle& reference, DeviceHandle& device, const nb::dict& inputs) {
   const Marked marked(graph);
   const std::vector<TensorHandle*> leaves = graph.leaves();
@@ -134,8 +151,7 @@ nb::list compare(GraphHolder& graph, DeviceHandle& reference, DeviceHandle& devi
   std::vector<Difference> found;
   {
     const UnlockedPython release;
-    std::vector<std::unique_lock<std::recursive_mutex>> locks;
-    for (Stream* stream : streams) locks.emplace_back(stream->mutex);  // all calls have the same order
+    const auto locks = locked(streams);
     found = differences(graph, reference, device, given.all(), nodes, leaves);
   }
   nb::list all;

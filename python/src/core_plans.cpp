@@ -38,39 +38,33 @@ namespace {
 
 // --- placement ---------------------------------------------------------------------------------------------------
 
-/// Claims the graphs whose weights and caches a stream places. Throws if another stream is placing some of them: a
+/// Claims the weights and caches that have no memory yet. Throws if another compile() is placing some of them: a
 /// callback or another thread compiles a graph with the same weights for another device.
 class Placing {
  public:
-  Placing(const std::vector<TensorHandle*>& leaves, const Stream& stream) {
+  explicit Placing(const std::vector<TensorHandle*>& leaves) {
     const std::lock_guard lock(mutex_);
     for (const TensorHandle* leaf : leaves) {
-      GraphHolder& owner = *leaf->graph;
-      if (!leaf->tensor->is_persistent() || owner.placing == &stream) continue;
-      if (owner.placing != nullptr) {
-        release();
-        fail<InvalidArgument>("{} is being placed on {}; compile its graphs one after the other", describe(*leaf),
-                              owner.placing->device->name());
-      }
-      if (leaf->tensor->buffer != nullptr) continue;
-      owner.placing = &stream;
-      claimed_.push_back(&owner);
+      require<InvalidArgument>(
+          !leaf->is_claimed, "another compile() is placing {}; compile the graphs with this tensor one after the other",
+          describe(*leaf));
+    }
+    for (TensorHandle* leaf : leaves) {
+      if (!leaf->tensor->is_persistent() || leaf->tensor->buffer != nullptr) continue;
+      leaf->is_claimed = true;
+      claimed_.push_back(leaf);
     }
   }
   ~Placing() {
     const std::lock_guard lock(mutex_);
-    release();
+    for (TensorHandle* leaf : claimed_) leaf->is_claimed = false;
   }
   Placing(const Placing&) = delete;
   Placing& operator=(const Placing&) = delete;
 
  private:
-  void release() {
-    for (GraphHolder* owner : claimed_) owner->placing = nullptr;
-  }
-
   static inline std::mutex mutex_;
-  std::vector<GraphHolder*> claimed_;
+  std::vector<TensorHandle*> claimed_;
 };
 
 /// Throws if two outputs have the same name, because the results of a run have names.
@@ -107,8 +101,10 @@ class NewMemory {
     add(caches, device.buffer_type(), Usage::kAny);
     for (const Placed& placed : memory_) placed.buffer->clear(0);
   }
-  /// Gives the memory to the graphs that own the tensors.
+  /// Gives the memory to the graphs that own the tensors. Other threads read the lists of these graphs with the global
+  /// interpreter lock.
   void keep(const std::shared_ptr<Stream>& stream) {
+    const LockedPython lock;
     for (Placed& placed : memory_) {
       for (TensorHandle* leaf : placed.leaves) leaf->is_written = leaf->tensor->role == Role::kCache;
       GraphHolder& owner = *placed.leaves.front()->graph;
@@ -158,13 +154,14 @@ PlanHolder* compile(nb::handle_t<DeviceHandle> device_object, nb::handle_t<Graph
     options.shown.push_back(node->tensor);
     result->shown.insert(node->tensor);
   }
+  graph.check_open();
   const Marked marked(graph);
   check_outputs(graph);
   const std::vector<TensorHandle*> leaves = graph.leaves();
   {
     const Locked lock(*device.stream);
     const Planning planning({&device}, graph);
-    const Placing placing(leaves, *device.stream);
+    const Placing placing(leaves);
     NewMemory memory;
     memory.place(leaves, device.device());
     result->plan.reset(device.stream->open().create_plan(graph.graph, options).release());
@@ -220,9 +217,13 @@ std::vector<Exchange> arrays_out(GraphHolder& graph) {
   return all;
 }
 
-/// Throws if an input that is not given, a weight or a cache has no values.
+/// Throws if an input that is not given, a weight or a cache has no values, and nodes or results need them.
 void check_written(GraphHolder& graph, const std::vector<Exchange>& in) {
-  for (TensorHandle* leaf : graph.leaves()) {
+  std::vector<TensorHandle*> needed = graph.leaves();
+  for (Tensor* input : graph.graph.inputs()) {
+    if (input->is_output) needed.push_back(graph.handle(input));
+  }
+  for (const TensorHandle* leaf : needed) {
     const bool is_given = std::ranges::any_of(in, [&](const Exchange& one) { return one.tensor == leaf; });
     if (is_given || leaf->is_written || leaf->tensor->empty()) continue;
     fail<InvalidArgument>("{} has no values; {}", describe(*leaf),

@@ -80,19 +80,27 @@ def test_callbacks_must_not_compile_on_their_device(callback: str) -> None:
     assert_near(other.compiled([4, 2]).run({"x": other.x_values})["y"], other.expected())
 
 
+def products(weight: shoal.Tensor, name: str) -> shoal.Graph:
+    """A graph for weight @ x with three rows."""
+    graph = shoal.Graph(name)
+    graph.output(graph.mul_mat(weight, graph.input("x", "f32", (3, weight.shape[1])), name="y"))
+    return graph
+
+
+def weight_graph() -> shoal.Graph:
+    return products(shoal.Graph("owner").weight("w", "f32", (4, 4)), "g")
+
+
 def graphs_of_one_weight(count: int = 2) -> list[shoal.Graph]:
-    """Graphs that share a weight. The first one owns it."""
-    graphs = [shoal.Graph(f"g{i}") for i in range(count)]
-    weight = graphs[0].weight("w", "f32", (64, 64))
-    for graph in graphs:
-        graph.output(graph.mul_mat(weight, graph.input("x", "f32", (3, 64)), name="y"))
-    return graphs
+    """Graphs that share a weight of another graph."""
+    weight = shoal.Graph("owner").weight("w", "f32", (64, 64))
+    return [products(weight, f"g{i}") for i in range(count)]
 
 
 def test_callback_must_not_place_a_weight_that_is_being_placed() -> None:
     first, second = graphs_of_one_weight()
     device = shoal.MetaDevice("CPU0,CPU1", lambda tensor: shoal.device("CPU0").compile(second))
-    with pytest.raises(ValueError, match=r"w f32 \(64, 64\) is being placed on META\(CPU0,CPU1\)"):
+    with pytest.raises(ValueError, match=r"another compile\(\) is placing w f32 \(64, 64\)"):
         device.compile(first)
     assert shoal.device("CPU0").compile(second)
 
@@ -106,11 +114,80 @@ def test_threads_place_a_weight_once() -> None:
             try:
                 plans.append(shoal.device(f"CPU{number}").compile(graphs[number]))
             except ValueError as error:
-                assert re.search("is being placed on CPU|is stored on CPU", str(error)), error
+                assert re.search(r"another compile\(\) is placing w|is stored on CPU", str(error)), error
 
         run_threads(work, 2)
         assert len(plans) == 1
         plans[0].text()
+
+
+class PausedCompile:
+    """Compiles a graph on a new meta device, which is busy until the end of the scope: `last` runs in its callback."""
+
+    def __init__(self, graph: shoal.Graph, last: Callable[[], object] = lambda: None) -> None:
+        self.graph, self.last = graph, last
+        self.begun, self.end = threading.Event(), threading.Event()
+        self.results: list[object] = []
+        self.device = shoal.MetaDevice("CPU2,CPU3", self.state)
+        self.thread = threading.Thread(target=self.compile, daemon=True)
+
+    def state(self, tensor: shoal.Tensor) -> None:
+        if threading.current_thread() is self.thread:
+            self.begun.set()
+            assert self.end.wait(60)
+            self.results.append(self.last())
+
+    def compile(self) -> None:
+        self.results.append(self.device.compile(self.graph))
+
+    def __enter__(self) -> "PausedCompile":
+        self.thread.start()
+        assert self.begun.wait(60)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end.set()
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+        assert len(self.results) == 2
+
+
+def test_placed_weight_can_be_compiled_while_its_graph_places_another() -> None:
+    owner = shoal.Graph("owner")
+    placed, other = (owner.weight(name, "f32", (4, 4)) for name in ("placed", "other"))
+    cpu = shoal.device("CPU0")
+    plan = cpu.compile(products(placed, "g0"))
+    placed.write(np.ones((4, 4)))
+    with PausedCompile(products(other, "g1")) as paused:
+        again = cpu.compile(products(placed, "g2"))
+        assert other.layout is None
+        assert np.array_equal(again.run({"x": np.ones((3, 4))})["y"], np.full((3, 4), 4))
+    assert np.array_equal(plan.run({"x": np.ones((3, 4))})["y"], np.full((3, 4), 4))
+    assert paused.results and other.layout == "mirrored"
+
+
+def test_weight_is_readable_while_others_of_its_graph_are_placed() -> None:
+    """Placing extends the list of memory that readers of other threads use."""
+    cpu, interval = shoal.device("CPU0"), sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(30):
+            owner = shoal.Graph("owner")
+            weights = [owner.weight(f"w{i}", "f32", (1, 1)) for i in range(40)]
+            plans = [cpu.compile(products(weights[0], "g"))]
+            weights[0].write([[7]])
+            ends = threading.Event()
+
+            def work(number: int) -> None:
+                if number == 0:
+                    plans.extend(cpu.compile(products(weight, "g")) for weight in weights[1:])
+                    ends.set()
+                while not ends.is_set():
+                    assert weights[0].view().item() == 7
+
+            run_threads(work, 2)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_weights_of_a_graph_on_two_devices() -> None:
@@ -130,28 +207,79 @@ def test_weights_of_a_graph_on_two_devices() -> None:
         assert weight.layout == "mirrored" and np.array_equal(weight.read(), np.full((4, 4), i + 1))
 
 
-def test_graph_cannot_change_while_compare_waits() -> None:
-    cpu, busy, graph = shoal.device("CPU0"), shoal.Graph("busy"), shoal.Graph("g")
-    node = busy.input("x", "f32", (512, 512))
-    for _ in range(40):
-        node = busy.mul_mat(node, node)
-    busy.output(node)
-    plan = cpu.compile(busy)
-    y = graph.output(graph.relu(graph.input("x", "f32", (3, 4)), name="y"))
-    runs = threading.Thread(target=lambda: plan.run({"x": np.zeros((512, 512))}))
-    compares = threading.Thread(target=lambda: shoal.compare(graph, cpu, shoal.device("CPU1"), {"x": np.ones((3, 4))}))
-    runs.start()
-    compares.start()
-    changes = 0
-    while compares.is_alive():
+class Comparing(threading.Thread):
+    """Compares a graph on two devices, and keeps the comparison or the error."""
+
+    def __init__(self, graph: shoal.Graph, reference: shoal.Device, device: shoal.Device) -> None:
+        super().__init__(daemon=True)
+        self.arguments = graph, reference, device, {"x": np.ones((3, 4))}
+        self.comparison: shoal.Comparison | None = None
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
         try:
-            y = graph.scale(y, scale=1.0)
-            changes += 1
-        except ValueError as error:
-            assert "is being compiled" in str(error)
-    compares.join(60)
-    runs.join(60)
-    assert len(graph.nodes) == changes + 1
+            self.comparison = shoal.compare(*self.arguments)
+        except BaseException as error:  # noqa: B902
+            self.error = error
+
+    def wait_until_begun(self) -> int:
+        """Changes the graph until a change is refused. Returns the number of changes that were not refused."""
+        graph = self.arguments[0]
+        for changes in range(100_000):
+            try:
+                graph.scale(graph["x"], scale=1.0)
+            except ValueError as error:
+                assert "is being compiled" in str(error)
+                return changes
+        raise AssertionError("compare() has not begun, or does not close its graph")
+
+    def is_equal(self) -> bool:
+        self.join(60)
+        assert not self.is_alive() and self.error is None, self.error
+        return self.comparison.largest == 0
+
+
+def relu_graph() -> shoal.Graph:
+    graph = shoal.Graph("g")
+    graph.output(graph.relu(graph.input("x", "f32", (3, 4)), name="y"))
+    return graph
+
+
+def test_graph_cannot_change_while_compare_waits() -> None:
+    graph = relu_graph()
+    with PausedCompile(weight_graph()) as busy:
+        compares = Comparing(graph, shoal.device("CPU0"), busy.device)
+        changes = compares.wait_until_begun()
+        assert len(graph.nodes) == 1 + changes
+    assert compares.is_equal()
+    graph.scale(graph["x"], scale=1.0)
+    assert len(graph.nodes) == 2 + changes
+
+
+def test_compare_waits_without_a_device_that_a_callback_needs() -> None:
+    cpu, placed = shoal.device("CPU0"), shoal.Graph("placed")
+    weight = placed.weight("w", "f32", (4, 4))
+    plan = cpu.compile(products(weight, "g"))
+    weight.write(np.ones((4, 4)))
+    for _ in range(6):  # with several orders of the addresses of the devices
+        graph = relu_graph()
+        with PausedCompile(weight_graph(), last=weight.read) as busy:
+            compares = Comparing(graph, cpu, busy.device)
+            compares.wait_until_begun()
+            compares.join(0.1)  # until it has waited for the device
+        assert compares.is_equal()
+    assert plan.run({"x": np.ones((3, 4))})["y"].sum() == 48
+
+
+def test_threads_compare_one_graph() -> None:
+    graph = relu_graph()
+    with PausedCompile(weight_graph()) as busy:
+        first = Comparing(graph, shoal.device("CPU0"), busy.device)
+        first.wait_until_begun()
+        assert Comparing(graph, shoal.device("CPU0"), shoal.device("CPU1")).is_equal()
+        assert first.is_alive()
+    assert first.is_equal()
 
 
 @pytest.mark.parametrize("state, error, message", [

@@ -457,11 +457,23 @@ def test_failed_run_writes_no_input() -> None:
     assert np.array_equal(plan.run({"x": np.ones(3), "z": np.ones(3)})["y"], [2, 2, 2])
 
 
+def test_run_needs_an_input_that_is_only_a_result() -> None:
+    graph = shoal.Graph("g")
+    graph.output(graph.input("a", "f32", (2,)))
+    graph.output(graph.relu(graph.input("x", "f32", (2,)), name="y"))
+    plan = shoal.device("CPU0").compile(graph)
+    with pytest.raises(ValueError, match="a f32 .* has no values; pass an array for it"):
+        plan.run({"x": np.ones(2)})
+    assert np.array_equal(plan.run({"x": np.ones(2), "a": np.full(2, 3)})["a"], [3, 3])
+
+
 def test_outputs_have_names_of_their_own() -> None:
     graph = shoal.Graph("g")
     x, w = graph.input("x", "f32", (2,)), graph.weight("w", "f32", (2,))
     with pytest.raises(ValueError, match="w f32 .* is a weight; only inputs and nodes can be outputs"):
         graph.output(w)
+    with pytest.raises(ValueError, match="w f32 .* is a weight; only inputs and nodes can be outputs"):
+        shoal.Graph.parse("weight %w f32 [4]\noutput %w\n")
     graph.output(graph.relu(x, name="y"))
     graph.output(graph.add(x, w, name="y"))
     with pytest.raises(ValueError, match="graph 'g' has two outputs with the name 'y'"):
