@@ -6,7 +6,7 @@
     for piece in model.generate("In the beginning", max_tokens=32):
         print(piece.text, end="", flush=True)
 
-`plan()`, `devices()`, `probe()` and `bench()` run the program of the package and return its JSON as dicts. `Graph`,
+`plan()`, `devices()`, `probe()` and `bench()` run the program of the package and return its JSON. `Graph`,
 `MetaDevice` and their neighbours shard any compute graph (shoal.core).
 """
 from typing import TYPE_CHECKING, Any

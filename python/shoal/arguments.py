@@ -35,6 +35,18 @@ def flags_of(options: Mapping[str, Any]) -> list[str]:
     return flags
 
 
+def file_of(path: Any, hf_repo: Any, name: str) -> str:
+    """The model file: the argument `name`, or the file of a repository of the hub, which is downloaded. Raises TypeError
+    or ValueError."""
+    if (path is None) == (hf_repo is None):
+        raise TypeError(f"give either {name}, a GGUF file, or hf_repo=\"OWNER/REPO:QUANT\"")
+    if hf_repo is None:
+        return text_of(path, name)
+    from . import hub
+
+    return str(hub.pull(checked_text(hf_repo, "hf_repo")))
+
+
 def text_of(value: Any, name: str) -> str:
     """The text of a flag: a string, a path or a number. Raises TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, str | PathLike | Number):

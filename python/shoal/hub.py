@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import errno
 import json
+import logging
 import os
 import pathlib
 import re
@@ -28,43 +29,15 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-PREFERRED = ("Q4_K_M", "Q4_0")
-MOST_LISTED = 40  # number of quantizations in a message
+from .hub_models import HubError, Model, choose, matching, models_of, parse_name, selector
+
 TIMEOUT = 10.0  # seconds until the hub answers the question for the list of files
-NAME = re.compile(r"(?P<repository>[^/:\s]+/[^/:\s]+)(?::(?P<quant>[^:\s]+))?")
-PART = re.compile(r"-(\d{5})-of-(\d{5})$")
-TYPE = re.compile(r"(?:^|[-._/])((?:UD-)?(?:I?Q[1-9](?:_(?:[0-9]|K|NL|XXS|XS|S|M|L|XL|R\d))*|TQ\d_\d|MXFP4|NVFP4|"
-                  r"BF16|FP?16|FP?32|F64))(?=[-._/]|$)", re.IGNORECASE)
-
-
-class HubError(RuntimeError):
-    """A model cannot be found or downloaded. The message is one line with a remedy."""
+FOLDER = re.compile(r"models--(?:(?!--).)+--(?:(?!--).)+")  # of a repository in the cache
+LOGGER = logging.getLogger("shoal")
 
 
 class Unreachable(HubError):
     """The hub gives no answer. The cache may contain the model."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """The files of one quantization of a model: one file, or all parts of a split model in order."""
-    files: tuple[str, ...]  # paths in the repository
-    bytes: int
-    quant: str  # such as "Q4_K_M"; "" if the file name contains no known type
-    parts: int  # number of files that the file names announce
-
-    @property
-    def stem(self) -> str:
-        """Path of the first file without the number of the part and the suffix."""
-        return PART.sub("", self.files[0].removesuffix(".gguf"))
-
-    @property
-    def label(self) -> str:
-        return self.quant or self.stem
-
-    @property
-    def complete(self) -> bool:
-        return len(self.files) == self.parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,77 +49,6 @@ class CachedModel:
     bytes: int
     path: pathlib.Path  # of the first file
     last_used: float  # Unix time of the last access to a file
-
-
-def quant_of(stem: str) -> str:
-    """The type in the file name, else the type in the name of a folder: "BF16/m-Q8_0" -> "Q8_0"."""
-    for part in reversed(stem.split("/")):
-        if found := TYPE.findall(part):
-            return found[-1].upper()
-    return ""
-
-
-def is_model(path: str) -> bool:
-    """Whether a file may contain a language model: not a projector for images, and not an importance matrix."""
-    name = path.rsplit("/", 1)[-1].lower()
-    is_matrix = "imatrix" in name and (name.startswith("imatrix") or not quant_of(path.removesuffix(".gguf")))
-    return name.endswith(".gguf") and "mmproj" not in name and not is_matrix
-
-
-def models_of(files: dict[str, int]) -> list[Model]:
-    """Groups the files of a repository, given with their sizes, by models. Split models may be incomplete."""
-    groups: dict[tuple[str, int], list[str]] = {}
-    for path in sorted(filter(is_model, files)):
-        stem = path.removesuffix(".gguf")
-        part = PART.search(stem)
-        groups.setdefault((PART.sub("", stem), int(part[2]) if part else 1), []).append(path)
-    return [Model(tuple(paths), sum(files[path] for path in paths), quant_of(stem), parts)
-            for (stem, parts), paths in groups.items()]
-
-
-def matching(models: Sequence[Model], quant: str) -> list[Model]:
-    """The models of a quantization. A text that is no quantization selects files by name: the whole name without
-    suffix, or a word of it, such as "7b-Q4_0"."""
-    text = quant.lower()
-    word = re.compile(rf"(?:^|[-._/]){re.escape(text)}(?=[-./]|$)")
-    tests = (lambda model: model.quant.lower() == text, lambda model: model.stem.lower() == text,
-             lambda model: word.search(model.stem.lower()))
-    return next(filter(None, ([model for model in models if test(model)] for test in tests)), [])
-
-
-def listing(models: Sequence[Model]) -> str:
-    labels = sorted({model.label for model in models})
-    more = f" and {len(labels) - MOST_LISTED} more" if len(labels) > MOST_LISTED else ""
-    return ", ".join(labels[:MOST_LISTED]) + more
-
-
-def choose(repository: str, models: Sequence[Model], quant: str | None) -> Model:
-    """Chooses the model of a quantization, or Q4_K_M, else Q4_0, else the smallest model."""
-    if not models:
-        raise HubError(f"{repository} contains no GGUF model; name a repository with GGUF files")
-    if quant is None:
-        preferred = ([model for model in models if model.quant == label] for label in PREFERRED)
-        found = next(filter(None, preferred), [min(models, key=lambda model: (model.bytes, model.files))])
-    else:
-        found = matching(models, quant)
-    if not found:
-        raise HubError(f"{repository} has no quantization {quant}; choose one of {listing(models)}")
-    if len(found) > 1:
-        stems = ", ".join(model.stem for model in found[:MOST_LISTED])
-        raise HubError(f"{repository} has {len(found)} models of {found[0].label}: {stems}; name one of these as "
-                       f"{repository}:FILE, or another quantization: {listing(models)}")
-    if not found[0].complete:
-        raise HubError(f"{repository} has only {len(found[0].files)} of the {found[0].parts} files of "
-                       f"{found[0].stem}; choose another quantization: {listing(models)}")
-    return found[0]
-
-
-def parse_name(name: str) -> tuple[str, str | None]:
-    parsed = NAME.fullmatch(name)
-    if parsed is None:
-        raise HubError(f"'{name}' is not OWNER/REPO or OWNER/REPO:QUANT, such as "
-                       "bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M")
-    return parsed["repository"], parsed["quant"]
 
 
 def one_line(error: BaseException | str) -> str:
@@ -164,6 +66,11 @@ def endpoint() -> str:
 def cache_folder() -> pathlib.Path:
     from huggingface_hub import constants
     return pathlib.Path(constants.HF_HUB_CACHE)
+
+
+def cache_variable() -> str:
+    """The environment variable that names the folder of the cache."""
+    return "HF_HUB_CACHE" if "HF_HUB_CACHE" in os.environ else "HF_HOME"
 
 
 def answered(repository: str, status: int, error: BaseException) -> HubError:
@@ -185,8 +92,9 @@ def system_error(error: OSError) -> HubError:
     if error.errno is None:  # a file with a wrong size
         return HubError(f"the download failed: {one_line(error)}; run the command again")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return HubError(f"the disk of {cache_folder()} is full; free space, or set HF_HOME to a folder on another disk")
-    return HubError(f"{cache_folder()}: {error.strerror or one_line(error)}; check HF_HOME")
+        return HubError(f"the disk of {cache_folder()} is full; free space, or set {cache_variable()} to a folder on "
+                        "another disk")
+    return HubError(f"{cache_folder()}: {error.strerror or one_line(error)}; check {cache_variable()}")
 
 
 @contextlib.contextmanager
@@ -232,90 +140,122 @@ def remote_files(repository: str) -> dict[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """The cached files of a repository: the branch main, else the revision that changed last."""
-    repository: str
+    """The cached GGUF files of one revision of a repository."""
     folder: pathlib.Path
-    files: dict[str, int]
-    used: dict[str, float]  # Unix times
+    files: dict[str, os.stat_result]  # by the path in the repository
 
     def models(self) -> list[Model]:
-        return [model for model in models_of(self.files) if model.complete]
-
-    def path(self, model: Model) -> pathlib.Path:
-        return self.folder / model.files[0]
+        sizes = {file: status.st_size for file, status in self.files.items()}
+        return [model for model in models_of(sizes) if model.complete]
 
 
-def snapshots() -> list[Snapshot]:
-    """The repositories in the cache, sorted by their names."""
-    import huggingface_hub
-    from huggingface_hub.errors import CacheNotFound
+def snapshot_of(folder: pathlib.Path) -> Snapshot:
+    """Raises OSError. Files without data, which an interrupted cleanup leaves, do not count."""
+    paths = [pathlib.Path(parent, name) for parent, _, names in os.walk(folder, onerror=fail) for name in names]
+    return Snapshot(folder, {str(path.relative_to(folder)): path.stat() for path in paths if path.is_file()})
+
+
+def fail(error: OSError) -> NoReturn:
+    raise error
+
+
+def folder_of(repository: str) -> pathlib.Path:
+    return cache_folder() / f"models--{repository.replace('/', '--')}"
+
+
+def snapshots(folder: pathlib.Path) -> list[Snapshot]:
+    """The revisions of a repository in the cache: the branch main, then the newest revisions. Reports a folder that
+    cannot be read."""
     try:
-        repos = huggingface_hub.scan_cache_dir().repos
-    except CacheNotFound:
+        main = folder / "refs" / "main"
+        commit = main.read_bytes() if main.is_file() else b""
+        revisions = [entry for entry in (folder / "snapshots").iterdir() if entry.is_dir()]
+        revisions.sort(key=lambda entry: (os.fsencode(entry.name) == commit, entry.stat().st_mtime), reverse=True)
+        return [snapshot_of(revision) for revision in revisions]
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    except (OSError, ValueError) as error:
-        raise HubError(f"the cache {cache_folder()} cannot be read: {one_line(error)}; check HF_HOME") from None
-    found = []
-    for repo in sorted(repos, key=lambda repo: repo.repo_id):
-        if repo.repo_type != "model" or not repo.revisions:
-            continue
-        newest = max(repo.revisions, key=lambda revision: ("main" in revision.refs, revision.last_modified))
-        files = {str(file.file_path.relative_to(newest.snapshot_path)): file for file in newest.files}
-        found.append(Snapshot(repo.repo_id, newest.snapshot_path,
-                              {name: file.size_on_disk for name, file in files.items()},
-                              {name: file.blob_last_accessed for name, file in files.items()}))
-    return found
+    except OSError as error:
+        LOGGER.warning("%s cannot be read: %s", folder, error.strerror)
+        return []
+
+
+def cached(folder: pathlib.Path) -> dict[Model, Snapshot]:
+    """The complete models of a repository in the cache, each with its first revision."""
+    found: dict[tuple[str, ...], tuple[Model, Snapshot]] = {}
+    for snapshot in snapshots(folder):
+        for model in snapshot.models():
+            found.setdefault(model.files, (model, snapshot))
+    return dict(found.values())
 
 
 def cached_models() -> list[CachedModel]:
-    """All complete models in the cache, sorted by their names. Throws HubError if the cache cannot be read."""
+    """All complete models in the cache, sorted by their names. Raises HubError if the cache cannot be read."""
+    try:
+        folders = sorted(entry for entry in cache_folder().iterdir() if FOLDER.fullmatch(entry.name))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise HubError(f"the cache {cache_folder()} cannot be read: {error.strerror}; check {cache_variable()}") from None
     found = []
-    for snapshot in snapshots():
-        models = snapshot.models()
-        for model in models:
-            is_only = len(matching(models, model.label)) == 1
-            name = f"{snapshot.repository}:{model.label if is_only else model.stem}"
-            last_used = max(snapshot.used[file] for file in model.files)
-            found.append(CachedModel(name, snapshot.repository, model.quant, model.bytes, snapshot.path(model), last_used))
+    for folder in folders:
+        repository = "/".join(folder.name.split("--")[1:])
+        models = cached(folder)
+        for model, snapshot in models.items():
+            name = f"{repository}:{selector(model, list(models))}"
+            last_used = max(snapshot.files[file].st_atime for file in model.files)
+            found.append(CachedModel(name, repository, model.quant, model.bytes, snapshot.folder / model.files[0], last_used))
     return sorted(found, key=lambda model: model.name)
 
 
 def from_cache(repository: str, quant: str | None, reason: Unreachable) -> pathlib.Path:
-    """The file in the cache. Throws `reason` if the cache contains no such file."""
-    for snapshot in snapshots():
-        models = snapshot.models()
-        if snapshot.repository == repository and models and (quant is None or matching(models, quant)):
-            return snapshot.path(choose(repository, models, quant))
-    raise reason
-
-
-def is_cached(repository: str, file: str) -> bool:
-    import huggingface_hub
-    return isinstance(huggingface_hub.try_to_load_from_cache(repository, file), str)
+    """The file in the cache. Raises `reason` if the cache contains no such file."""
+    models = cached(folder_of(repository))
+    if not models or (quant is not None and not matching(list(models), quant)):
+        raise reason
+    model = choose(repository, list(models), quant)
+    return models[model].folder / model.files[0]
 
 
 def require_space(repository: str, model: Model, files: dict[str, int]) -> None:
-    """Throws HubError if the disk of the cache has too little space for the missing files."""
-    needed = sum(files[file] for file in model.files if not is_cached(repository, file))
+    """Raises HubError if the disk of the cache has too little space for the missing files. A cached file of any revision
+    with the same name and size counts as the same file."""
+    known = {(file, status.st_size) for snapshot in snapshots(folder_of(repository))
+             for file, status in snapshot.files.items()}
+    needed = sum(files[file] for file in model.files if (file, files[file]) not in known)
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise HubError(f"{folder}: {error.strerror}; set HF_HOME to a folder that you may write") from None
+        raise HubError(f"{folder}: {error.strerror}; set {cache_variable()} to a folder that you may write") from None
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise HubError(f"{repository}:{model.label} needs {size_text(needed)}, but the disk of {folder} has "
-                       f"{size_text(free)} left; free space, or set HF_HOME to a folder on another disk")
+                       f"{size_text(free)} left; free space, or set {cache_variable()} to a folder on another disk")
 
 
 def download(repository: str, model: Model) -> pathlib.Path:
-    """Downloads the missing files, and returns the path of the first file."""
+    """Downloads the missing files, all of one commit, and returns the path of the first file."""
     import huggingface_hub
-    paths = []
+    paths: list[pathlib.Path] = []
+    commit = None  # for the first file: the commit of the branch main
     for file in model.files:
         with one_line_errors(repository):
-            paths.append(huggingface_hub.hf_hub_download(repository, file, library_name="shoal"))
-    return pathlib.Path(paths[0])
+            paths.append(pathlib.Path(huggingface_hub.hf_hub_download(repository, file, revision=commit,
+                                                                      library_name="shoal")))
+        commit = paths[0].parents[file.count("/")].name
+    return paths[0]
+
+
+def check_token() -> None:
+    """Raises HubError for a token that no request can contain."""
+    import huggingface_hub
+    source = "HF_TOKEN" if os.environ.get("HF_TOKEN") else huggingface_hub.constants.HF_TOKEN_PATH
+    try:
+        token = huggingface_hub.get_token() or ""
+    except (OSError, UnicodeError) as error:
+        raise HubError(f"the token in {source} cannot be read: {one_line(error)}; run `hf auth login` again") from None
+    if not (token.isascii() and token.isprintable()):
+        raise HubError(f"the token in {source} has characters that no token has; correct it, or run `hf auth login`")
 
 
 def be_quiet(progress: bool) -> None:
@@ -330,12 +270,13 @@ def be_quiet(progress: bool) -> None:
 def pull(name: str, progress: bool = True) -> pathlib.Path:
     """Finds the model OWNER/REPO[:QUANT], downloads its missing files, and returns the path of its first file.
 
-    Uses the cache without any request if HF_HUB_OFFLINE is set, and also if the hub cannot be reached. Throws HubError
+    Uses the cache without any request if HF_HUB_OFFLINE is set, and also if the hub cannot be reached. Raises HubError
     if there is no such model, or the files cannot be downloaded.
     """
     repository, quant = parse_name(name)
     with library():
         be_quiet(progress)
+        check_token()
         try:
             files = remote_files(repository)
             model = choose(repository, models_of(files), quant)
@@ -434,6 +375,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("shoal: warning: %(message)s"))
+    LOGGER.addHandler(handler)
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, stop)

@@ -5,18 +5,17 @@ import contextlib
 import functools
 import os
 import secrets
-import sys
 import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _shoal
-from .arguments import (checked_grammar, checked_text, checked_tokens, checked_tools, checked_variables, flags_of,
-                        text_of)
+from .arguments import (checked_grammar, checked_text, checked_tokens, checked_tools, checked_variables, file_of,
+                        flags_of)
 from .messages import forward_messages
 from .streams import LoopStreams, Stream, Submitter, stream
 
@@ -64,19 +63,19 @@ class Model:
         model = shoal.Model("model.gguf", devices="CPU0,CPU1", tensor_split="3,1", context=4096)
         print(model.complete("In the beginning", max_tokens=16, temperature=0).text)
 
-    `path`: a GGUF file; hf_repo="OWNER/REPO:QUANT" names a model of the hub instead. `devices`: names such as
-    "CUDA0,CUDA1". `tensor_split`: shares such as "3,1", or "auto". `context`: number of tokens that all requests share;
-    0: the trained context. `parallel`: number of requests that run at the same time. `progress`: called with loaded and
-    total bytes. `flags`: other flags of `shoal serve`, such as cache_type_k="q8_0". Raises ValueError, MemoryError or
-    DeviceError. Ctrl-C stops the loading.
+    `path`: a GGUF file. `hf_repo`: "OWNER/REPO:QUANT" names a model of the hub instead; missing files are downloaded
+    (shoal.hub). `devices`: names such as "CUDA0,CUDA1". `tensor_split`: shares such as "3,1", or "auto". `context`: number
+    of tokens that all requests share; 0: the trained context. `parallel`: number of requests that run at the same time. `progress`: called with loaded and
+    total bytes. `flags`: other flags of `shoal serve` for devices, layouts and memory, such as cache_type_k="q8_0".
+    Raises ValueError, MemoryError or DeviceError. Ctrl-C stops the download and the loading.
     """
 
-    def __init__(self, path: str | PathLike[str] | None = None, *, devices: str | None = None, tensor_split: str | None = None,
-                 split_mode: str | None = None, context: int | None = None, parallel: int | None = None,
-                 threads: int | None = None, draft: int | None = None, progress: Progress | None = None, **flags: Any) -> None:
+    def __init__(self, path: str | PathLike[str] | None = None, *, hf_repo: str | None = None,
+                 devices: str | None = None, tensor_split: str | None = None, split_mode: str | None = None,
+                 context: int | None = None, parallel: int | None = None, threads: int | None = None,
+                 draft: int | None = None, progress: Progress | None = None, **flags: Any) -> None:
         forward_messages()
-        os.environ.setdefault("SHOAL_PYTHON", sys.executable)  # downloads the model of hf_repo
-        options = {"model": None if path is None else text_of(path, "path"), "devices": devices, "tensor_split": tensor_split,
+        options = {"model": file_of(path, hf_repo, "path"), "devices": devices, "tensor_split": tensor_split,
                    "split_mode": split_mode, "context": context, "parallel": parallel, "threads": threads,
                    "draft": draft, **flags}
         self._engine: _shoal.Engine | None = _shoal.Engine(flags_of(options), progress)
@@ -112,6 +111,9 @@ class Model:
                 loop.call_soon_threadsafe(streams.close)
         if chat_format := self.__dict__.pop("format", None):
             chat_format.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Model cannot be copied or pickled; load the file again")
 
     def __enter__(self) -> "Model":
         return self

@@ -1,17 +1,16 @@
 """Runs the commands of the program `shoal` that print JSON, and returns their results as dicts.
 
 The keyword arguments are the flags of the command (docs/cli.md): plan("m.gguf", devices="CPU0,CPU1", tensor_split="3,1").
-Errors of the program become ValueError, with the message of the program.
+hf_repo="OWNER/REPO:QUANT" names a model of the hub (shoal.hub). Errors of the program become ValueError, with the message
+of the program.
 """
 import json
-import os
 import subprocess
-import sys
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from .arguments import flags_of, text_of
+from .arguments import file_of, flags_of
 
 PROGRAM = Path(__file__).parent / "bin" / "shoal"
 
@@ -21,8 +20,7 @@ def run(command: str, *arguments: str, **options: Any) -> Any:
     if fixed := {"help", "output"} & options.keys():
         raise TypeError(f"there is no option {min(fixed)!r}; the result is a dict, and docs/cli.md lists the options")
     line = [str(PROGRAM), command, *arguments, *flags_of(options), "--output", "json"]
-    environment = {**os.environ, "SHOAL_PYTHON": os.environ.get("SHOAL_PYTHON", sys.executable)}
-    done = subprocess.run(line, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode in (130, -2):
         raise KeyboardInterrupt
     if done.returncode != 0:
@@ -36,14 +34,14 @@ def devices(**options: Any) -> Any:
     return run("devices", **options)
 
 
-def info(model: str | PathLike[str], **options: Any) -> Any:
+def info(model: str | PathLike[str] | None = None, *, hf_repo: str | None = None, **options: Any) -> Any:
     """Describes a model file, and lists the devices that the model fits on."""
-    return run("info", "--model", text_of(model, "model"), **options)
+    return run("info", "--model", file_of(model, hf_repo, "model"), **options)
 
 
-def plan(model: str | PathLike[str], **options: Any) -> Any:
+def plan(model: str | PathLike[str] | None = None, *, hf_repo: str | None = None, **options: Any) -> Any:
     """The layouts, steps and memory with which a model would run, and a prediction of its speed. Loads no weights."""
-    return run("plan", "--model", text_of(model, "model"), **options)
+    return run("plan", "--model", file_of(model, hf_repo, "model"), **options)
 
 
 def probe(**options: Any) -> Any:
@@ -51,6 +49,6 @@ def probe(**options: Any) -> Any:
     return run("probe", **options)
 
 
-def bench(model: str | PathLike[str], **options: Any) -> Any:
-    """Measures the speed of prompt processing and generation."""
-    return run("bench", "--model", text_of(model, "model"), **options)
+def bench(model: str | PathLike[str] | None = None, *, hf_repo: str | None = None, **options: Any) -> Any:
+    """Measures the speed of prompt processing and generation. The result is a list with one dict for each measurement."""
+    return run("bench", "--model", file_of(model, hf_repo, "model"), **options)

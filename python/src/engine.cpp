@@ -297,7 +297,7 @@ void bind_service(nb::module_& module) {
             new (self) Service(load(arguments, progress));
           },
           "arguments"_a, "progress"_a = nb::none(),
-          "Loads a model with the flags of `shoal serve`, such as ['-m', path].")
+          "Loads a model with the flags of `shoal serve` for devices, layouts and memory, such as ['-m', path].")
       .def("submit", &submit, "channel"_a, "prompt"_a, "masks"_a = nb::none(), "tokens"_a = nb::none(), "options"_a,
            "Adds a request and returns its number. With masks, `tokens` receives a copy of each token.")
       .def(

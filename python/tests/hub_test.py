@@ -1,22 +1,24 @@
 """Tests of models by name, with a hub on this host."""
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from local_hub import LocalHub
-from shoal import hub
+from shoal import hub, hub_models
 
 REPOSITORY = "owner/model"
 MIB = 1 << 20
@@ -89,7 +91,7 @@ def client(server: LocalHub, tmp_path: pathlib.Path) -> Client:
 
 def chosen(files: list[str], quant: str | None = None) -> tuple[str, ...]:
     """The files that are chosen if each file is one byte larger than the file before."""
-    return hub.choose("o/m", hub.models_of({file: 1000 + size for size, file in enumerate(files)}), quant).files
+    return hub_models.choose("o/m", hub_models.models_of({file: 1000 + size for size, file in enumerate(files)}), quant).files
 
 
 @pytest.mark.parametrize("stem, quant", [
@@ -99,7 +101,7 @@ def chosen(files: list[str], quant: str | None = None) -> tuple[str, ...]:
     ("BF16/model-Q8_0", "Q8_0"), ("Q4_0-experiments/model-Q6_K", "Q6_K"), ("m-Q4_K_M-imat", "Q4_K_M"),
     ("m-Q4_K_M_v2", "Q4_K_M"), ("m-Q6_K_L", "Q6_K_L"), ("m-fp16", "FP16"), ("qwen2-7b", ""), ("model", ""), ("Q4", "Q4")])
 def test_quantization_of_a_file_name(stem: str, quant: str) -> None:
-    assert hub.quant_of(stem) == quant
+    assert hub_models.quant_of(stem) == quant
 
 
 def test_choice_without_quantization_prefers_q4_k_m_then_q4_0_then_the_smallest() -> None:
@@ -124,7 +126,7 @@ def test_exact_quantization_goes_before_words_of_the_name() -> None:
 
 
 def test_part_of_a_type_is_no_word() -> None:
-    with pytest.raises(hub.HubError, match="has no quantization Q4; choose one of Q4_0, Q4_K_M$"):
+    with pytest.raises(hub_models.HubError, match="has no quantization Q4; choose one of Q4_0, Q4_K_M$"):
         chosen(["m-Q4_0.gguf", "m-Q4_K_M.gguf"], "Q4")
     assert chosen(["m-Q4_0_4_4.gguf", "m-Q4_0.gguf"], "Q4_0") == ("m-Q4_0.gguf",)
 
@@ -133,17 +135,17 @@ def test_projectors_and_importance_matrices_are_never_chosen() -> None:
     others = ["mmproj-F16.gguf", "m-mmproj-BF16.gguf", "imatrix.gguf", "m.imatrix.gguf", "imatrix-Q8_0.gguf"]
     assert chosen([*others, "m-F32.gguf"]) == ("m-F32.gguf",)
     for quant in ("F16", "BF16", "Q8_0", "imatrix"):
-        with pytest.raises(hub.HubError, match="has no quantization"):
+        with pytest.raises(hub_models.HubError, match="has no quantization"):
             chosen([*others, "m-F32.gguf"], quant)
     assert chosen(["m-imatrix-Q4_0.gguf", "z-Q8_0.gguf"], "Q4_0") == ("m-imatrix-Q4_0.gguf",)
 
 
 def test_ambiguous_choice_lists_files_and_quantizations() -> None:
     files = ["a-7b-Q4_0.gguf", "b-13b-Q4_0.gguf", "a-7b-Q8_0.gguf"]
-    with pytest.raises(hub.HubError) as caught:
+    with pytest.raises(hub_models.HubError) as caught:
         chosen(files)
     assert str(caught.value) == ("o/m has 2 models of Q4_0: a-7b-Q4_0, b-13b-Q4_0; name one of these as o/m:FILE, or "
-                                 "another quantization: Q4_0, Q8_0")
+                                 "choose one of Q4_0, Q8_0")
     assert chosen(files, "b-13b-Q4_0") == ("b-13b-Q4_0.gguf",)
     assert chosen(["a-Q4_0.gguf", "a-Q4_0-v2.gguf"], "a-q4_0") == ("a-Q4_0.gguf",)
 
@@ -151,13 +153,34 @@ def test_ambiguous_choice_lists_files_and_quantizations() -> None:
 def test_split_model_needs_all_parts() -> None:
     parts = [f"m-Q8_0-0000{part}-of-00003.gguf" for part in (1, 2, 3)]
     assert chosen([*parts, "m-F16.gguf"], "Q8_0") == tuple(parts)
-    with pytest.raises(hub.HubError, match="only 2 of the 3 files of m-Q8_0; choose another quantization: F16, Q8_0"):
+    with pytest.raises(hub_models.HubError, match="only 2 of the 3 files of m-Q8_0; choose one of F16$"):
         chosen([parts[0], parts[2], "m-F16.gguf"], "Q8_0")
+
+
+def test_complete_models_go_before_incomplete_ones() -> None:
+    part = "m-Q4_K_M-00001-of-00002.gguf"
+    assert chosen([part, "m-Q8_0.gguf"]) == ("m-Q8_0.gguf",)
+    assert chosen([part, "other-Q4_K_M.gguf"], "Q4_K_M") == ("other-Q4_K_M.gguf",)
+    with pytest.raises(hub_models.HubError, match="has no quantization F16; choose one of Q8_0$"):
+        chosen([part, "m-Q8_0.gguf"], "F16")
+    with pytest.raises(hub_models.HubError, match="only 1 of the 2 files of m-Q4_K_M; name another repository$"):
+        chosen([part])
+
+
+@pytest.mark.parametrize("files", [
+    ["m-Q4_0.gguf", "m-Q4_0-00001-of-00002.gguf", "m-Q4_0-00002-of-00002.gguf"], ["m-Q4_0.gguf", "M-q4_0.gguf"],
+    ["my model-Q4_0.gguf", "a b/my model-Q4_0.gguf"], ["Q4_0/m.gguf", "Q4_0.gguf", "m-q4_0.gguf"],
+    ["m-Q4_0-00001-of-00001.gguf", "m-Q4_0-00001-of-00002.gguf", "m-Q4_0-00002-of-00002.gguf"]])
+def test_each_model_has_a_name_that_pull_accepts(files: list[str]) -> None:
+    models = hub_models.models_of(dict.fromkeys(files, 1))
+    for model in models:
+        repository, quant = hub_models.parse_name(f"o/m:{hub_models.selector(model, models)}")
+        assert hub_models.choose(repository, models, quant) == model
 
 
 def test_sizes_of_split_models_add_up() -> None:
     files = {"a-Q8_0-00001-of-00002.gguf": 60, "a-Q8_0-00002-of-00002.gguf": 60, "a-F16.gguf": 100}
-    assert hub.choose("o/m", hub.models_of(files), None).files == ("a-F16.gguf",)
+    assert hub_models.choose("o/m", hub_models.models_of(files), None).files == ("a-F16.gguf",)
 
 
 def test_pull_prints_the_path_of_the_file(server: LocalHub, client: Client) -> None:
@@ -196,6 +219,65 @@ def test_python_function_returns_the_path(server: LocalHub, tmp_path: pathlib.Pa
     assert done.stdout == "b'4'\n"
 
 
+def script_of(server: LocalHub, cache: pathlib.Path, code: str) -> subprocess.Popen[str]:
+    """Runs code that imports the package. Ctrl-C has its usual meaning."""
+    return subprocess.Popen([sys.executable, "-P", "-c", code], env=Client(cache, server.url).environment, text=True,
+                            preexec_fn=take_interrupts, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_package_uses_models_by_name(model_path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    code = """if True:
+        import shoal
+        name = "owner/model:Q4_0"
+        print(shoal.Model(hf_repo=name, devices="CPU0", context=64).complete("In the", max_tokens=2).finish)
+        print(shoal.info(hf_repo=name)["model"] == str(shoal.hub.pull(name)), shoal.plan(hf_repo=name)["context"])
+        for wrong in ({}, {"hf_repo": name, "model": "m.gguf"}):
+            try:
+                shoal.info(**wrong)
+            except TypeError as error:
+                print(error)
+        try:
+            shoal.Model(hf_repo="owner/missing")
+        except ValueError as error:
+            print(error)
+    """
+    with LocalHub({REPOSITORY: {"m-Q4_0.gguf": model_path.read_bytes()}}) as server:
+        output, error = script_of(server, tmp_path, code).communicate(timeout=100)
+    lines = output.splitlines()
+    assert lines[:2] == ["length", "True 512"], error
+    assert lines[2:4] == ['give either model, a GGUF file, or hf_repo="OWNER/REPO:QUANT"'] * 2
+    assert "has no repository owner/missing" in lines[4]
+
+
+def test_interrupted_download_of_a_model_leaves_the_package_usable(model_path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    code = """if True:
+        import shoal
+        try:
+            shoal.Model(hf_repo="owner/model", devices="CPU0", context=64)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        input()
+        shoal.Model(hf_repo="owner/model", devices="CPU0", context=64).close()
+        shoal.Model(hf_repo="owner/model", devices="CPU0", context=64, progress=lambda done, total: print("again", flush=True))
+    """
+    with LocalHub({REPOSITORY: {"m-Q4_0.gguf": model_path.read_bytes()}}) as server:
+        server.delay = 1
+        for number in (signal.SIGTERM, signal.SIGINT):
+            child = script_of(server, tmp_path, code)
+            before, deadline = len(server.downloads("m-Q4_0.gguf")), time.monotonic() + 60
+            while len(server.downloads("m-Q4_0.gguf")) == before and time.monotonic() < deadline:
+                time.sleep(0.02)
+            time.sleep(0.2)
+            child.send_signal(number)
+            if number == signal.SIGTERM:
+                child.communicate(timeout=30)
+                assert child.returncode == -signal.SIGTERM
+        assert child.stdout.readline() == "interrupted\n"
+        server.delay = 0
+        output, error = child.communicate("go\n", timeout=60)
+        assert child.returncode == 0 and "again" in output, error
+
+
 def test_broken_connection_is_resumed(tmp_path: pathlib.Path) -> None:
     # huggingface_hub writes chunks of 10 MiB, so only whole chunks survive a broken connection.
     data = os.urandom(25 * MIB)
@@ -231,6 +313,92 @@ def test_incomplete_split_model_in_the_cache_is_not_used(server: LocalHub, clien
     assert "is not in the cache" in client.error("pull", f"{REPOSITORY}:BF16", HF_HUB_OFFLINE="1")
     assert json.loads(client.run("list", "--output", "json").stdout)["models"] == []
     assert client.pull(f"{REPOSITORY}:BF16") == first
+
+
+def test_models_of_earlier_commits_remain_usable(server: LocalHub, client: Client) -> None:
+    old = client.pull(f"{REPOSITORY}:Q8_0")
+    server.repositories = {REPOSITORY: {**FILES, "model-Q4_K_M.gguf": b"a new commit"}}
+    new = client.pull(f"{REPOSITORY}:Q4_K_M")
+    assert new.parent != old.parent
+    paths = {"owner/model:Q4_K_M": str(new), "owner/model:Q8_0": str(old)}
+    listed = json.loads(client.run("list", "--output", "json").stdout)["models"]
+    assert {model["name"]: model["path"] for model in listed} == paths
+    assert {name: str(client.pull(name, HF_HUB_OFFLINE="1")) for name in paths} == paths
+
+
+def test_parts_come_from_one_commit(server: LocalHub, client: Client) -> None:
+    """The repository changes between the downloads of the first and of the second part."""
+    second = "BF16/model-BF16-00002-of-00002.gguf"
+    server.change_after = ("BF16/model-BF16-00001-of-00002.gguf", {REPOSITORY: {**FILES, second: b"of another commit"}})
+    first = client.pull(f"{REPOSITORY}:BF16")
+    assert (first.parent / pathlib.Path(second).name).read_bytes() == b"second"
+
+
+def test_cached_files_of_earlier_commits_need_no_space(server: LocalHub, client: Client) -> None:
+    data = bytes(MIB)
+    server.repositories = {REPOSITORY: {"m-Q4_0.gguf": data}}
+    client.pull(REPOSITORY)
+    server.repositories = {REPOSITORY: {"m-Q4_0.gguf": data, "README.md": b"a new commit"}}
+    script = ("import collections, shutil, sys\nfrom shoal import hub\n"
+              "shutil.disk_usage = lambda _: collections.namedtuple('Usage', 'free')(1000)\nsys.exit(hub.main())")
+    done = subprocess.run([sys.executable, "-P", "-c", script, "pull", REPOSITORY], env=client.environment,
+                          capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_damaged_repositories_do_not_hide_others(client: Client) -> None:
+    kept = client.pull(f"{REPOSITORY}:Q8_0")
+    first = kept.parent.parent.parent
+    damage: dict[str, Callable[[pathlib.Path], object]] = {
+        "empty-refs": lambda folder: (folder / "refs/main").write_bytes(b""),
+        "strange-refs": lambda folder: (folder / "refs/main").write_bytes(b"\xff\xfe"),
+        "no-refs": lambda folder: shutil.rmtree(folder / "refs"),
+        "dangling": lambda folder: (folder / "snapshots" / kept.parent.name / "gone-Q4_0.gguf").symlink_to("../../blobs/0"),
+    }
+    for name, change in damage.items():
+        folder = first.with_name(f"models--owner--{name}")
+        shutil.copytree(first, folder, symlinks=True)
+        change(folder)
+    blobless = first.with_name("models--owner--blobless")
+    shutil.copytree(first, blobless, symlinks=True)
+    shutil.rmtree(blobless / "blobs")
+    (first.with_name("models--owner--file")).write_text("a file")
+    (first.with_name("models--owner--loop") / "snapshots").mkdir(parents=True)
+    loop = first.with_name("models--owner--loop") / "snapshots" / "x-Q4_0.gguf"
+    loop.symlink_to(loop)
+    done = client.run("list", "--output", "json")
+    assert done.returncode == 0
+    assert [model["name"] for model in json.loads(done.stdout)["models"]] == sorted(
+        f"owner/{name}:Q8_0" for name in ("model", *damage))
+    for name in damage:
+        assert client.pull(f"owner/{name}:Q8_0", HF_HUB_OFFLINE="1").read_bytes() == FILES["model-Q8_0.gguf"]
+
+
+def test_repository_that_cannot_be_read_is_a_warning(client: Client, monkeypatch: pytest.MonkeyPatch,
+                                                     caplog: pytest.LogCaptureFixture) -> None:
+    path = client.pull(f"{REPOSITORY}:Q8_0")
+    (client.cache / "hub/models--owner--locked/snapshots").mkdir(parents=True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(client.cache / "hub"))
+    listed = pathlib.Path.iterdir
+
+    def iterdir(folder: pathlib.Path) -> Iterator[pathlib.Path]:  # the permissions of files do not bind root
+        if "models--owner--locked" in str(folder):
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return listed(folder)
+
+    monkeypatch.setattr(pathlib.Path, "iterdir", iterdir)
+    assert [model.path for model in hub.cached_models()] == [path]
+    assert re.search("models--owner--locked cannot be read: Permission denied", caplog.text)
+
+
+def test_tokens_that_no_request_can_contain_are_named(client: Client) -> None:
+    for token in ("hf_ä", "hf_1\x01"):
+        line = client.error("pull", REPOSITORY, HF_TOKEN=token)
+        assert "the token in HF_TOKEN has characters that no token has; correct it" in line
+    client.cache.mkdir(exist_ok=True)
+    (client.cache / "token").write_bytes(b"\xff\xfe")
+    line = client.error("pull", REPOSITORY)
+    assert f"the token in {client.cache}/token cannot be read" in line and "hf auth login" in line
 
 
 def test_token_opens_gated_and_private_repositories(server: LocalHub, client: Client) -> None:
@@ -275,6 +443,9 @@ def test_cache_that_cannot_be_written_is_one_line(client: Client) -> None:
     (client.cache / "hub").write_text("a file in place of the folder")
     assert "set HF_HOME to a folder that you may write" in client.error("pull", REPOSITORY)
     assert "check HF_HOME" in client.error("list")
+    folder = str(client.cache / "hub")
+    assert "set HF_HUB_CACHE to a folder that you may write" in client.error("pull", REPOSITORY, HF_HUB_CACHE=folder)
+    assert "check HF_HUB_CACHE" in client.error("list", HF_HUB_CACHE=folder)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -35,7 +35,9 @@ class LocalHub:
         self.sizes: dict[str, int] = {}  # sizes that the hub claims, by file
         self.breaks: list[int] = []  # numbers of bytes after which the next answers break off
         self.delay = 0.0  # seconds between the chunks of a file
+        self.change_after: tuple[str, Mapping[str, Mapping[str, bytes]]] | None = None  # after a file, new repositories
         self.status = 200  # another status is the answer to every request
+        self._commits: dict[str, Mapping[str, bytes]] = {}
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         routes = [Route("/api/models/{owner}/{name}", self._info),
@@ -57,9 +59,12 @@ class LocalHub:
         self._thread.join(timeout=30)
 
     def commit(self, repository: str) -> str:
-        """The id of the only commit. It changes with the files."""
-        names = sorted((name, hashlib.sha256(data).hexdigest()) for name, data in self.repositories[repository].items())
-        return hashlib.sha1(repr(names).encode()).hexdigest()
+        """The id of the newest commit. It changes with the files."""
+        files = self.repositories[repository]
+        names = sorted((name, hashlib.sha256(data).hexdigest()) for name, data in files.items())
+        commit = hashlib.sha1(repr(names).encode()).hexdigest()
+        self._commits[commit] = files
+        return commit
 
     def downloads(self, file: str) -> list[str]:
         """The ranges of the requests for a file's content, "" for the whole file."""
@@ -107,16 +112,21 @@ class LocalHub:
         if refusal := self._refusal(request, needs_files=True):
             return refusal
         repository, file = self._repository(request), request.path_params["file"]
-        if file not in self.repositories[repository]:
+        newest, revision = self.commit(repository), request.path_params["revision"]
+        commit = newest if revision == "main" else revision
+        files = self._commits.get(commit, {})
+        if file not in files:
             return Response(status_code=404, headers={"X-Error-Code": "EntryNotFound"})
-        data = self.repositories[repository][file]
+        data = files[file]
         first = int(request.headers.get("range", "bytes=0-").removeprefix("bytes=").split("-")[0])
-        headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": self.commit(repository),
+        headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": commit,
                    "Accept-Ranges": "bytes", "Content-Length": str(len(data) - first)}
         if first > 0:
             headers["Content-Range"] = f"bytes {first}-{len(data) - 1}/{len(data)}"
         if request.method == "HEAD":
             return Response(headers=headers)
+        if self.change_after is not None and file == self.change_after[0]:
+            self.repositories = self.change_after[1]
         end = first + self.breaks.pop(0) if self.breaks else len(data)
         return StreamingResponse(self._chunks(data[first:end], end < len(data)), 206 if first > 0 else 200, headers)
 

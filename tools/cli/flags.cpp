@@ -13,7 +13,6 @@
 #include "tools/cli/hub_flags.h"
 #include "tools/cli/options.h"
 #include "tools/cli/processes.h"
-#include "tools/cli/python_package.h"
 #include "tools/cli/split_profile.h"
 
 namespace shoal::tools {
@@ -48,12 +47,6 @@ void ModelFlags::add_to(CLI::App& app) {
                  "Repository of the model on huggingface.co, OWNER/REPO or OWNER/REPO:QUANT, instead of -m; missing "
                  "files are downloaded")
       ->excludes(add_parsed(app, "-m,--model", "FILE", read, "GGUF file of the model; -m or -hf is required"));
-}
-
-void ModelFlags::resolve() {
-  if (!path.empty()) return;
-  require<InvalidArgument>(!repository.empty(), "--model or --hf-repo is required");
-  path = find_model_file(repository);
 }
 
 void PluginFlags::add_to(CLI::App& app) {

@@ -28,13 +28,9 @@ inline constexpr std::string_view kAutoRatio = "auto";
 
 /// -m or -hf
 struct ModelFlags {
-  std::string path;        ///< with -hf: "" until the file is found
+  std::string path;        ///< with -hf: "" until resolve_repositories() has found the file
   std::string repository;  ///< value of -hf; "" if not given
   void add_to(CLI::App& app);
-  /// Finds the file of -hf (find_model_file()). No-op if `path` is set. The program calls resolve_repositories() before
-  /// a command runs, so only other users of the flags call this function. Throws InvalidArgument if neither -m nor -hf
-  /// is given.
-  void resolve();
 };
 
 /// --plugin

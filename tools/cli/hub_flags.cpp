@@ -20,8 +20,9 @@ void check_repository(const std::string& flag, const std::string& name) {
   const size_t slash = repository.find('/');
   const bool has_parts = slash != std::string::npos && slash == repository.rfind('/') && slash > 0 &&
                          slash + 1 < repository.size() && colon != name.size() - 1;
-  const bool is_word = std::all_of(name.begin(), name.end(), [](unsigned char c) { return c > ' ' && c != 0x7f; });
-  require<InvalidArgument>(has_parts && is_word && !name.starts_with('-'),
+  const auto is_plain = [](unsigned char c) { return c >= ' ' && c != 0x7f; };
+  const bool is_one_line = std::ranges::all_of(name, is_plain) && repository.find(' ') == std::string::npos;
+  require<InvalidArgument>(has_parts && is_one_line && !name.starts_with('-'),
                            "{}: '{}' is not OWNER/REPO or OWNER/REPO:QUANT, such as "
                            "bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M",
                            flag, name);

@@ -17,7 +17,7 @@ Deployment resolve_service(const std::vector<std::string>& arguments) {
   meta::family();
   EngineFlags flags;
   flags.parse(arguments);
-  flags.choice.model.resolve();
+  require<InvalidArgument>(!flags.choice.model.path.empty(), "--model is required");
   flags.choice.devices.check();
   auto model = models::open_model(flags.choice.model.path);
   warn_of_ignored(*model);

@@ -172,9 +172,14 @@ TEST(HfRepo, AnswersThatAreNoObjectAreErrors) {
   }
 }
 
+TEST(HfRepo, AcceptsNamesOfFilesWithSpaces) {
+  const FakePython python("echo '{\"error\": \"asked\"}'; exit 1");
+  EXPECT_THAT(run({"info", "-hf", "o/m:my model"}, python.around()).err, HasSubstr("asked"));
+}
+
 TEST(HfRepo, RejectsNamesThatAreNoRepository) {
   const FakePython python("exit 9");
-  for (const char* name : {"m", "o/", "/m", "o/m:", "o/m/x", "../../m", "o/m x", "-o/m", ""}) {
+  for (const char* name : {"m", "o/", "/m", "o/m:", "o/m/x", "../../m", "o/m x", "o/m:a\nb", "-o/m", ""}) {
     const Finished finished = run({"info", "-hf", name}, python.around());
     EXPECT_EQ(finished.code, 2) << name;
     EXPECT_THAT(finished.err, HasSubstr("is not OWNER/REPO or OWNER/REPO:QUANT")) << name;

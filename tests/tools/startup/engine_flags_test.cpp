@@ -94,13 +94,5 @@ TEST(EngineFlags, ParseReportsWrongFlags) {
               ThrowsMessage<InvalidArgument>(HasSubstr("--hf-repo excludes --model")));
 }
 
-TEST(ModelFlags, ResolveNeedsAFileOrARepository) {
-  ModelFlags flags;
-  EXPECT_THAT([&flags] { flags.resolve(); }, ThrowsMessage<InvalidArgument>(HasSubstr("--model or --hf-repo")));
-  flags.path = "m.gguf";
-  flags.resolve();
-  EXPECT_EQ(flags.path, "m.gguf");
-}
-
 }  // namespace
 }  // namespace shoal::tools
