@@ -234,8 +234,8 @@ class Model:
             finish, cached = piece.finish, output.cached_tokens
             if piece.token >= 0:
                 pieces.append(piece)
-        message.add(parser.finish())
-        has_calls = bool(message.calls) and not (finish == "stop" and parser.is_cut)
+        message.add(parser.finish(is_cut=finish != "end"))
+        has_calls = len(message.calls) > len(parser.broken)
         reason = "length" if finish in ("length", "context") else "tool_calls" if has_calls else "stop"
         listed = options.get("logprobs")
         entries = None if listed is None else [self._logprobs(piece, listed) for piece in pieces]

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -450,6 +451,48 @@ def test_text_offset_counts_characters(server: str) -> None:
         "choices"][0]["logprobs"]
     begins = dict(zip(logprobs["tokens"], logprobs["text_offset"], strict=True))
     assert begins[" And"] == text.index(" And") and begins[" the"] == text.index(" the")
+
+
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("stop", [["the LORD Q"], ["zzz", " And the Q"]])
+def test_text_offsets_of_streams_equal_those_of_answers(server: str, stop: list[str], echo: bool) -> None:
+    for seed in range(6):
+        body = {"prompt": "é For the", "max_tokens": 14, "logprobs": 0, "temperature": 1, "seed": seed, "stop": stop, "echo": echo}
+        plain = post(f"{server}/v1/completions", body).json()["choices"][0]["logprobs"]
+        listed = [event["choices"][0]["logprobs"] for event in chunks(f"{server}/v1/completions", {**body, "stream": True})
+                  if event["choices"]]
+        for name in ("tokens", "text_offset"):
+            assert [value for one in listed if one for value in one[name]] == plain[name]
+
+
+def test_fields_without_the_usual_value_are_reported(server: str) -> None:
+    body = {"prompt": "In", "max_tokens": 1, "cache_prompt": True, "id_slot": -1, "service_tier": "auto", "store": False}
+    assert "x-ignored-fields" not in post(f"{server}/v1/completions", body).headers
+    body.update(cache_prompt=False, id_slot=3, service_tier="flex", store=True, n_keep=5)
+    assert post(f"{server}/v1/completions", body).headers["x-ignored-fields"] == "cache_prompt, id_slot, n_keep, service_tier, store"
+
+
+def test_only_one_field_restricts_an_answer(server: str) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "grammar": 'root ::= "a"', "response_format": {"type": "json_object"}}
+    answer = post(f"{server}/v1/chat/completions", body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "grammar and response_format both restrict the answer; omit one of them"
+
+
+@pytest.mark.parametrize("begin, end", [("<think>", "</think>"), ("<|channel>thought", "<channel|>"), ("<seed:think>", "</seed:think>")])
+def test_opened_thoughts_end_before_prefills_and_schemas(new_server: NewServer, tmp_path: Path, begin: str, end: str) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}\n{% endfor %}"
+                        f"{{% if add_generation_prompt %}}A: {begin}\n{{% endif %}}")
+    with new_server(template=str(template)) as url:
+        messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "The answer is"}]
+        prompt = post(f"{url}/apply-template", {"messages": messages}).json()["prompt"]
+        assert prompt == f"Hi\nA: {begin}\n{end}The answer is"
+        body = {"messages": messages[:1], "max_tokens": 300, "temperature": 0,
+                "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": ["Rome"]}}},
+                "logit_bias": {}}
+        message = post(f"{url}/v1/chat/completions", {**body, "reasoning_effort": "none"}).json()["choices"][0]["message"]
+        assert (message["content"], message.get("reasoning_content")) == ('"Rome"', None)
 
 
 def test_allowed_pages_may_send_and_read_headers(new_server: NewServer) -> None:

@@ -262,6 +262,29 @@ def test_ids_have_the_form_of_the_family():
         assert len(set(ids)) == 2 and all(re.fullmatch(pattern, identifier) for identifier in ids), ids
 
 
+@pytest.mark.parametrize("name", [name for name in known() if name not in WITHOUT_CALLS])
+def test_cut_calls_are_broken(name):
+    """Cuts in the name, between name and arguments, and in the arguments. No call that the model has not ended counts."""
+    text, calls = rendered(name, CALLS[:1])
+    whole = len(calls[0][1])
+    for length in range(1, len(text)):
+        parser = found(name)[1].parser(TOOLS)
+        events = parser.push(text[:length]) + parser.finish(is_cut=True)
+        arguments = "".join(event.fragment for event in events if isinstance(event, CallArguments))
+        if len(parser.broken) < sum(isinstance(event, CallBegin) for event in events):
+            assert [event.name for event in events if isinstance(event, CallBegin)] == ["get_weather"], text[:length]
+            assert len(json.loads(arguments)) == whole, text[:length]
+
+
+@pytest.mark.parametrize("name", [name for name in known() if name not in WITHOUT_CALLS])
+def test_names_with_colons_are_read(name):
+    text, _ = rendered(name, [("mcp:a.b/c-d:read", {"path": "x"})])
+    tool = {"type": "function", "function": {**TOOLS[1]["function"], "name": "mcp:a.b/c-d:read"}}
+    for pieces in ([text], text):
+        _, events = parsed(found(name)[1], pieces, [tool])
+        assert [event.name for event in events if isinstance(event, CallBegin)] == ["mcp:a.b/c-d:read"], text
+
+
 def test_arguments_are_streamed():
     for name in ("json", "named", "xml", "typed", "keys"):
         text, _ = rendered(name, [("write-file2", {"path": "a", "text": "word " * 50})])

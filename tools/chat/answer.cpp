@@ -28,6 +28,8 @@ constexpr std::array kMarks{
     Mark{"[/THINK]", Meaning::kSays, Where::kInThoughts},
     Mark{"<|START_THINKING|>", Meaning::kThinks, Where::kAtBeginning},
     Mark{"<|END_THINKING|>", Meaning::kSays, Where::kInThoughts},
+    Mark{"<seed:think>", Meaning::kThinks, Where::kAtBeginning},
+    Mark{"</seed:think>", Meaning::kSays, Where::kInThoughts},
     Mark{"<response>", Meaning::kResponds, Where::kAtBeginning},
     Mark{"</response>", Meaning::kSays, Where::kInResponse},
     Mark{"<|channel>thought", Meaning::kThinks},
@@ -38,9 +40,11 @@ constexpr std::array kMarks{
     Mark{"<|start|>assistant", Meaning::kNothing},
     Mark{"<|end|>", Meaning::kNothing},
 };
-constexpr std::array<std::string_view, 14> kTokens{
-    "<think>",     "</think>",   "[THINK]",    "[/THINK]",    "<|START_THINKING|>", "<|END_THINKING|>", "<response>",
-    "</response>", "<|channel>", "<channel|>", "<|channel|>", "<|message|>",        "<|start|>",        "<|end|>"};
+constexpr std::array<std::string_view, 16> kTokens{
+    "<think>",     "</think>",    "<seed:think>",       "</seed:think>",
+    "[THINK]",     "[/THINK]",    "<|START_THINKING|>", "<|END_THINKING|>",
+    "<response>",  "</response>", "<|channel>",         "<channel|>",
+    "<|channel|>", "<|message|>", "<|start|>",          "<|end|>"};
 
 bool is_space(std::string_view text) {
   return text.find_first_not_of(" \t\r\n") == std::string_view::npos;

@@ -22,6 +22,8 @@ from .tool_grammar import FINAL_CHANNEL
 
 # Tags around reasoning.
 THOUGHTS = {"<think>": "</think>", "[THINK]": "[/THINK]", "<|START_THINKING|>": "<|END_THINKING|>"}
+# Tags that may end a prompt; templates with the last two need other texts for an empty thought.
+OPENED = {**THOUGHTS, "<|channel>thought": "<channel|>", "<seed:think>": "</seed:think>"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,9 @@ class AnswerParser:
         return self._tools is not None and self._tools.ended
 
     @property
-    def is_cut(self) -> bool:
-        """Whether the answer, which has ended, has a call with incomplete arguments."""
-        return self._tools is not None and bool(self._tools.broken)
+    def broken(self) -> list[int]:
+        """Indexes of calls whose names or arguments are incomplete or malformed. The list grows with the answer."""
+        return [] if self._tools is None else self._tools.broken
 
     def push(self, text: str) -> list[Event]:
         if self._tools is None:
@@ -63,16 +65,17 @@ class AnswerParser:
             return self._after_tools(self._tools.push(text))
         return self._find_calls(self._split(text))
 
-    def finish(self) -> list[Event]:
-        return [event for event in self._rest() if not (self._is_call and isinstance(event, Content))]
+    def finish(self, is_cut: bool = False) -> list[Event]:
+        """The last events. `is_cut`: a stop string or a limit has ended the answer."""
+        return [event for event in self._rest(is_cut) if not (self._is_call and isinstance(event, Content))]
 
-    def _rest(self) -> list[Event]:
+    def _rest(self, is_cut: bool) -> list[Event]:
         rest = self._pieces(self._splitter.finish)
         if self._tools is None:
             return rest
         if self._tools_first:
-            return [*self._after_tools(self._tools.finish()), *self._pieces(self._splitter.finish)]
-        return [*self._find_calls(rest), *self._tools.finish()]
+            return [*self._after_tools(self._tools.finish(is_cut)), *self._pieces(self._splitter.finish)]
+        return [*self._find_calls(rest), *self._tools.finish(is_cut)]
 
     def _split(self, text: str) -> list[Event]:
         return self._pieces(lambda: self._splitter.push(text))
@@ -225,7 +228,7 @@ class ChatFormat:
             parts.append((FINAL_CHANNEL, True))
         begins_thought = bool(parts) and parts[-1][1] and _shoal.ends_in_thought(parts[-1][0])
         if prefill:
-            parts.append((prefill, False))
+            parts = [*(without_thought(parts, self.template) if begins_thought else parts), (prefill, False)]
             begins_thought = False
         tokens = self.engine.encode(parts)
         prompt = Prompt(parts, tokens, begins_thought, self._spelled(tool_format), self.stops, self._junction(parts),
@@ -283,7 +286,7 @@ class ChatFormat:
 
     @staticmethod
     def _thought_end(text: str) -> str:
-        return next((end for begin, end in THOUGHTS.items() if text.rstrip().endswith(begin)), "")
+        return next((end for begin, end in OPENED.items() if text.rstrip().endswith(begin)), "")
 
 
 def with_instructions(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
@@ -296,7 +299,7 @@ def with_instructions(messages: list[dict[str, Any]], text: str) -> list[dict[st
 def without_thought(parts: list[tuple[str, bool]], template: str) -> list[tuple[str, bool]]:
     """Ends the reasoning that the template has begun, or adds an empty one if the template has tags of reasoning."""
     last = parts[-1][0] if parts and parts[-1][1] else ""
-    for begin, end in THOUGHTS.items():
+    for begin, end in OPENED.items():
         if last.rstrip().endswith(begin):
             return [*parts, (end, True)]
         if last.rstrip().endswith(end):

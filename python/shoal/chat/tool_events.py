@@ -67,6 +67,7 @@ class Calls:
     def __init__(self, family: str, tools: list[dict[str, Any]], parallel: bool) -> None:
         self.events: list[Event] = []
         self.broken: list[int] = []
+        self.is_guessed = False  # whether the last call is complete only because the answer ended
         self.schemas = schemas_of(tools)
         self.count = 0
         self._family, self._parallel = family, parallel

@@ -79,7 +79,7 @@ class ParameterReader(Reader):
         if end >= 0 or other >= 0 or (end == PARTLY and begin == NO):  # the end of the answer may cut off the mark
             self.used = len(text) if end == PARTLY else max(self.used, end)
             self.calls.add("}" if self._count else "{}")
-            self.begun, self.done = False, True
+            self.begun, self.done, self.calls.is_guessed = False, True, final and end < 0
             return False
         if other == PARTLY and not final:
             return False

@@ -44,9 +44,13 @@ class ToolParser:
         self._buffer += text
         return self._run(False)
 
-    def finish(self) -> list[Event]:
-        """Ends the answer. Returns the rest of its events."""
-        return self._run(True)
+    def finish(self, is_cut: bool = False) -> list[Event]:
+        """Ends the answer. Returns the rest of its events. `is_cut`: the model has not ended the answer, so a call at its
+        end may be incomplete."""
+        events = self._run(True)
+        if is_cut and self._calls.is_guessed:
+            self._calls.broken.append(self._calls.count - 1)
+        return events
 
     def _run(self, final: bool) -> list[Event]:
         while not self.ended and (self._read(final) if self._reader is not None else self._text(final)):

@@ -16,7 +16,7 @@ from .tool_parameters import ParameterReader
 from .tool_values import GemmaStream, python_calls
 
 KEY = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-NAME = re.compile(r"\s*([\w.\-/]*)")
+NAME = re.compile(r"\s*([\w.:\-/]*)")
 LONGEST_NAME = 256
 LONGEST_HOLE = 160
 LONGEST_OBJECT = 1 << 17  # characters of a call that must be complete before it can be parsed
@@ -226,21 +226,26 @@ class NamedReader(Reader):
             if name.end() > LONGEST_NAME:
                 raise Malformed
             return False
-        brace = text.find("{", name.end())
-        between = text[name.end():brace if brace >= 0 else len(text)]
+        named, _, index = name[1].rpartition(":")
+        if not (named and self.format.name_head.strip() == ":"):  # otherwise the index of the call follows: f:0
+            named, index = name[1], ""
+        end = name.end() - (len(index) + 1 if index else 0)
+        brace = text.find("{", end)
+        between = text[end:brace if brace >= 0 else len(text)]
         stop = self.format.first_mark(between)
         last = (self.format.name_tail or self.format.name_head).strip()
-        if not name[1]:
+        if not named:
             raise Malformed
         if stop >= 0 or (final and not between.strip()):  # a call without arguments
-            self.calls.whole(name[1], {})
-            self.used, self.done, self.lost = name.end() + max(stop, 0), True, ""
+            self.calls.whole(named, {})
+            self.calls.is_guessed = stop < 0
+            self.used, self.done, self.lost = end + max(stop, 0), True, ""
             return False
         if len(between) > LONGEST_HOLE or (brace >= 0 and last not in between):
             raise Malformed
         if brace < 0:
             return False
-        self.calls.begin(name[1], self._given_id(between))
+        self.calls.begin(named, self._given_id(between))
         self._stream, self.begun, self.used, self.lost = JsonStream(), True, brace, ""
         return True
 

@@ -25,11 +25,13 @@ class UvicornServer(uvicorn.Server):
         super().__init__(config)
         self._state = state
         self._settings = state.settings
+        self._has_signal = False
 
     def handle_exit(self, sig: int, frame: object) -> None:
         """The first signal ends the server after its requests, the second one at once."""
-        if self.should_exit:
+        if self._has_signal:
             os._exit(128 + sig)
+        self._has_signal = True
         super().handle_exit(sig, frame)  # type: ignore[arg-type]
 
     async def shutdown(self, sockets: list[object] | None = None) -> None:
@@ -57,6 +59,7 @@ class UvicornServer(uvicorn.Server):
 
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="shoal: %(message)s", stream=sys.stderr)
+    logging.getLogger("uvicorn.error").addFilter(lambda record: not isinstance(record.msg, OSError))  # main() reports them
     forward_messages()
     _shoal.report_truncated_mappings()
     try:

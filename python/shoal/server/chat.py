@@ -44,9 +44,10 @@ class ChatCompletion:
             return None
         return {"content": chat_entries(self.backend, outputs, self.request.listed), "refusal": None}
 
-    def finish_reason(self, answer: Answer, has_calls: bool) -> str | None:
-        is_complete = has_calls and answer.index not in self.request.cut_calls
-        return "tool_calls" if is_complete and answer.reason == "stop" else answer.reason
+    def finish_reason(self, answer: Answer, calls: int) -> str | None:
+        """"tool_calls" if one of the calls is complete."""
+        has_calls = calls > len(self.request.broken[answer.index])
+        return "tool_calls" if has_calls and answer.reason == "stop" else answer.reason
 
     def usage(self) -> dict[str, Any]:
         details = {"reasoning_tokens": sum(self.request.reasoning_tokens)}
@@ -60,7 +61,7 @@ class ChatCompletion:
             messages[answer.index].add(events)
             outputs[answer.index] += new
         choices = [{"index": answer.index, "message": message_of(messages[answer.index]),
-                    "finish_reason": self.finish_reason(answer, bool(messages[answer.index].calls)),
+                    "finish_reason": self.finish_reason(answer, len(messages[answer.index].calls)),
                     "logprobs": self.logprobs(outputs[answer.index])} for answer in generation.answers]
         verbose = {"__verbose": {"prompt": self.backend.spelled(self.request.prompt.tokens)}} if self.is_verbose else {}
         return self.body("chat.completion", choices=choices, usage=self.usage(),
@@ -68,7 +69,7 @@ class ChatCompletion:
 
     async def events(self) -> AsyncIterator[str]:
         generation = self.request.generation
-        has_calls = [False] * len(generation.answers)
+        calls = [0] * len(generation.answers)
         begun: set[int] = set()
         async for answer, outputs, events in self.request.events():
             for report in generation.progress(outputs):
@@ -76,14 +77,14 @@ class ChatCompletion:
             if answer.index not in begun and any(output.computed_tokens < 0 for output in outputs):
                 begun.add(answer.index)
                 yield self.chunk(answer, {"role": "assistant", "content": None})
-            has_calls[answer.index] |= any(isinstance(one, CallBegin) for one in events)
+            calls[answer.index] += sum(isinstance(one, CallBegin) for one in events)
             deltas = deltas_of(events)
             if self.request.listed is not None and not deltas and any(output.token >= 0 for output in outputs):
                 deltas = [{"content": ""}]  # tokens whose text is held back
             for number, delta in enumerate(deltas):
                 yield self.chunk(answer, delta, outputs if number == 0 else [])
             if answer.reason:
-                yield self.chunk(answer, {}, reason=self.finish_reason(answer, has_calls[answer.index]))
+                yield self.chunk(answer, {}, reason=self.finish_reason(answer, calls[answer.index]))
         if self.includes_usage:
             yield event(self.body("chat.completion.chunk", choices=[], usage=self.usage(),
                                   timings=generation.timings(generation.answers[0])))

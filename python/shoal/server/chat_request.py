@@ -175,11 +175,12 @@ class ChatRequest:
         self.generation = ChatGeneration(self.backend, self.prompt.tokens, self.parameters, self.prompt.new_matcher,
                                          **self.prompt.options())
         self.reasoning_tokens = [0] * len(self.generation.answers)  # by answer; complete at its end
-        self.cut_calls: set[int] = set()  # answers that a stop string has ended inside of a call
+        self.broken: list[list[int]] = [[] for _ in self.generation.answers]  # AnswerParser.broken, by answer
 
     async def events(self) -> AsyncIterator[tuple[Answer, list[Output], list[Event]]]:
         """Outputs of the engine, and the parts of answers that they complete."""
         parsers: list[AnswerParser] = [self.prompt.parser() for _ in self.generation.answers]
+        self.broken = [parser.broken for parser in parsers]
         counts = [0] * len(parsers)  # of tokens
         async for answer, batch in self.generation:
             parser = parsers[answer.index]
@@ -197,9 +198,7 @@ class ChatRequest:
             if parser.ended:
                 self.generation.end(answer, batch[-1].request, counts[answer.index])
             if answer.finish:
-                events += parser.finish()
-                if answer.finish == "stop" and parser.is_cut:
-                    self.cut_calls.add(answer.index)
+                events += parser.finish(is_cut=answer.finish != "end")
             yield answer, outputs, merged(events)
 
 

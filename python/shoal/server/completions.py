@@ -13,7 +13,7 @@ from .errors import invalid
 from .fields import Fields, ignored, shown
 from .generation import Answer, Generation
 from .grammars import read_matcher
-from .logprobs import text_entries
+from .logprobs import TextPosition, text_entries
 from .parameters import MOST_LOGPROBS, read_parameters
 from .prompts import read_prompts
 from .sse import event, stream_events, unless_disconnected
@@ -53,15 +53,21 @@ class TextCompletion:
         """The text before the answer."""
         return self.backend.engine.decode(prompt).decode(errors="replace") if self.echo else ""
 
-    def logprobs(self, prompt: list[int], outputs: list[Output], offset: int) -> dict[str, Any] | None:
+    def position(self, prompt: list[int]) -> TextPosition:
+        """The position of the first token whose log probability is listed."""
+        return TextPosition(0 if self.echo else len(self.backend.engine.decode(prompt).decode(errors="replace")))
+
+    def logprobs(self, prompt: list[int], outputs: list[Output], position: TextPosition) -> dict[str, Any] | None:
         if self.listed is None:
             return None
-        result = text_entries(self.backend, outputs, self.listed, offset)
-        if self.echo and offset == 0:  # the first token of a prompt is certain; SDKs refuse null
+        is_first = position.offset == 0
+        result = text_entries(self.backend, outputs, self.listed, position)
+        if self.echo and is_first:  # the first token of a prompt is certain; SDKs refuse null
             first = self.backend.piece(prompt[0]).decode(errors="replace")
             second = result["tokens"][0] if result["tokens"] else ""
             # The text of both tokens may lack the space at the begin of the second one.
             shift = len(self.backend.engine.decode(prompt[:2]).decode(errors="replace")) - len(second)
+            position.offset = max(shift + position.offset, 0)
             result = {"tokens": [first, *result["tokens"]], "token_logprobs": [0.0, *result["token_logprobs"]],
                       "top_logprobs": [{}, *result["top_logprobs"]],
                       "text_offset": [0, *(max(shift + one, 0) for one in result["text_offset"])]}
@@ -80,18 +86,17 @@ class TextCompletion:
         async for answer, new in generation:
             texts[answer.index] += "".join(output.text for output in new)
             outputs[answer.index] += new
-        offset = 0 if self.echo else len(self.backend.engine.decode(generation.prompt).decode(errors="replace"))
         return [{"index": prompt * len(texts) + answer.index, "text": texts[answer.index], "finish_reason": answer.reason,
-                 "logprobs": self.logprobs(generation.prompt, outputs[answer.index], offset)}
+                 "logprobs": self.logprobs(generation.prompt, outputs[answer.index], self.position(generation.prompt))}
                 for answer in generation.answers]
 
     async def events(self) -> AsyncIterator[str]:
         queue: asyncio.Queue[list[str] | None] = asyncio.Queue()
-        lengths: dict[tuple[int, int], int] = {}
+        positions: dict[tuple[int, int], TextPosition] = {}
 
         async def pump(prompt: int) -> None:
             async for answer, outputs in self.generations[prompt]:
-                await queue.put(self.events_of(prompt, answer, outputs, lengths))  # the answer changes with later outputs
+                await queue.put(self.events_of(prompt, answer, outputs, positions))  # the answer changes with later outputs
 
         async def pump_all() -> None:
             try:
@@ -110,19 +115,18 @@ class TextCompletion:
         finally:
             task.cancel()
 
-    def events_of(self, prompt: int, answer: Answer, outputs: list[Output], lengths: dict[tuple[int, int], int]) -> list[str]:
+    def events_of(self, prompt: int, answer: Answer, outputs: list[Output],
+                  positions: dict[tuple[int, int], TextPosition]) -> list[str]:
         generation = self.generations[prompt]
         key, index = (prompt, answer.index), prompt * len(generation.answers) + answer.index
         text = "".join(output.text for output in outputs)
-        is_first = key not in lengths
-        if is_first:
-            lengths[key] = 0 if self.echo else len(self.backend.engine.decode(generation.prompt).decode(errors="replace"))
+        if key not in positions:
+            positions[key] = self.position(generation.prompt)
             text = self.echoed(generation.prompt) + text
         events = []
         if text or any(output.token >= 0 for output in outputs):
-            logprobs = self.logprobs(generation.prompt, outputs, lengths[key])
+            logprobs = self.logprobs(generation.prompt, outputs, positions[key])
             events.append(event(self.body(choices=[{"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}])))
-            lengths[key] += len(text)
         if answer.reason:
             choice = {"index": index, "text": "", "logprobs": None, "finish_reason": answer.reason}
             events.append(event(self.body(choices=[choice], timings=generation.timings(answer))))

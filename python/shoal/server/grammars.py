@@ -14,14 +14,16 @@ Schema = tuple[str, Any]  # kind and value for GrammarCompiler.compile()
 
 def read_schema(fields: Fields) -> Schema | None:
     """The grammar of a request; None if it has none."""
-    schema: Schema | None = None
+    found: dict[str, Schema] = {}
     if (grammar := fields.text("grammar")) is not None:
-        schema = "gbnf", grammar
+        found["grammar"] = "gbnf", grammar
     if (value := fields.get("json_schema")) is not None:
-        schema = "json_schema", checked(value, "json_schema")
-    if (form := fields.object("response_format")) is not None:
-        schema = read_format(form) or schema
-    return schema
+        found["json_schema"] = "json_schema", checked(value, "json_schema")
+    if (form := read_format(fields.object("response_format") or {})) is not None:
+        found["response_format"] = form
+    if len(found) > 1:
+        raise invalid(min(found), f"and {max(found)} both restrict the answer; omit one of them")
+    return next(iter(found.values()), None)
 
 
 def read_format(form: dict[str, Any]) -> Schema | None:

@@ -75,7 +75,7 @@ class Guard:
         if self._key is None:
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        given = token.strip(" \t") if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         if not hmac.compare_digest(given.encode("latin-1", "replace"), self._key):
             raise ApiError(401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'")
 

@@ -1,6 +1,7 @@
 """Log probabilities of tokens in the formats of OpenAI and of llama-server."""
 import codecs
 import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .._shoal import Output
@@ -24,10 +25,16 @@ def chat_entries(backend: "Backend", outputs: list[Output], listed: int, *, with
             for output in outputs if output.token >= 0]
 
 
-def text_entries(backend: "Backend", outputs: list[Output], listed: int, offset: int) -> dict[str, list[Any]]:
-    """The object logprobs of text completions. `offset`: number of characters before the first token."""
+@dataclass
+class TextPosition:
+    """A position in the text of the tokens. Tokens may end inside of a character."""
+    offset: int  # in characters
+    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("ignore"))
+
+
+def text_entries(backend: "Backend", outputs: list[Output], listed: int, position: TextPosition) -> dict[str, list[Any]]:
+    """The object logprobs of text completions. Moves `position`, the end of the tokens before, behind the outputs."""
     result: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-    decoder = codecs.getincrementaldecoder("utf-8")("ignore")  # tokens may end inside of a character
     for output in outputs:
         if output.token < 0:
             continue
@@ -36,8 +43,8 @@ def text_entries(backend: "Backend", outputs: list[Output], listed: int, offset:
         result["token_logprobs"].append(output.logprob)
         result["top_logprobs"].append({backend.piece(token).decode(errors="replace"): value
                                        for token, value in output.top[:listed]} if output.logprob is not None else None)
-        result["text_offset"].append(offset)
-        offset += len(decoder.decode(data))
+        result["text_offset"].append(position.offset)
+        position.offset += len(position.decoder.decode(data))
     return result
 
 

@@ -68,7 +68,7 @@ class MessageWork:
         """The stop_reason and the stop_sequence."""
         if self.request.generation.answers[0].reason == "length":
             return "max_tokens", None
-        if not self.request.cut_calls and any(block.kind == "call" for block in self.blocks.all):
+        if sum(block.kind == "call" for block in self.blocks.all) > len(self.request.broken[0]):
             return "tool_use", None
         stop = self.request.generation.matched_stop(self.request.generation.answers[0], self.request.prompt.stops)
         return ("stop_sequence", stop) if stop is not None else ("end_turn", None)

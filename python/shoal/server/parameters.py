@@ -20,9 +20,12 @@ UNSUPPORTED: dict[str, tuple[float, ...]] = {
     "mirostat": (0,), "typical_p": (1,), "tfs_z": (1,), "xtc_probability": (0,), "dry_multiplier": (0,), "dynatemp_range": (0,),
     "top_n_sigma": (-1,), "best_of": (0, 1), "guidance_scale": (1,)}
 # Fields that do not change an answer.
-WITHOUT_EFFECT = {"model", "user", "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention",
-                  "prompt_cache_options", "safety_identifier", "cache_prompt", "id_slot", "n_keep", "slot_id",
-                  "backend_sampling", "stream_options"}
+WITHOUT_EFFECT = {"model", "user", "metadata", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
+                  "safety_identifier", "backend_sampling", "stream_options"}
+# Values of ignored fields that need no report, because they name what the server does.
+USUAL: dict[str, tuple[object, ...]] = {
+    "cache_prompt": (True,), "id_slot": (-1,), "slot_id": (-1,), "n_keep": (0,), "store": (False,),
+    "service_tier": ("auto", "default")}
 
 
 @dataclass
@@ -82,7 +85,7 @@ def refuse_unsupported(fields: Fields) -> None:
         value = fields.get(name)
         if value is not None and value not in neutral:
             raise ApiError(400, f"{name} is {shown(value)}; this server supports only {neutral[-1]}", param=name)
-    fields.known |= WITHOUT_EFFECT
+    fields.known |= WITHOUT_EFFECT | {name for name, usual in USUAL.items() if fields.body.get(name) in (None, *usual)}
 
 
 def read_stops(fields: Fields) -> list[str]:

@@ -119,8 +119,10 @@ class ResponseWork:
 
     def item(self, block: Block, is_begun: bool = False) -> dict[str, Any]:
         """An item of the output. `is_begun`: the item has no text yet."""
-        is_last = block is self.blocks.all[-1]
-        status = "in_progress" if is_begun else "incomplete" if is_last and (self._is_cut() or self.request.cut_calls) else "completed"
+        calls = [one for one in self.blocks.all if one.kind == "call"]
+        is_incomplete = (self._is_cut() and block is self.blocks.all[-1]) or (
+            block.kind == "call" and calls.index(block) in self.request.broken[0])
+        status = "in_progress" if is_begun else "incomplete" if is_incomplete else "completed"
         item: dict[str, Any] = {"id": item_id(block), "status": status}
         if block.kind == "call":
             return {"type": "function_call", **item, "call_id": block.call_id, "name": block.name,

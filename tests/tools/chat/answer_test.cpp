@@ -36,6 +36,7 @@ const AnswerCase kAnswers[] = {
     {"gemma4_twice", "<|channel>thought\na<channel|>b<|channel>thought\nc<channel|>d", false, "ac", "bd"},
     {"granite", "<think>\nHm.\n</think>\n<response>\nYes.\n</response>\n", false, "Hm.\n", "Yes.\n"},
     {"granite_without_thoughts", "<response>Yes.</response>", false, "", "Yes."},
+    {"seed", "<seed:think>Hm.</seed:think>Yes.", false, "Hm.", "Yes."},
     {"response_in_text", "The tag <response> and </response> are text.", false, "",
      "The tag <response> and </response> are text."},
     {"beginnings", "a < b <| c <|channel d", false, "", "a < b <| c <|channel d"},
