@@ -163,6 +163,7 @@ def test_tokens_of_a_text_and_back(server: str) -> None:
 def test_models_props_slots_and_metrics(server: str) -> None:
     model = httpx.get(f"{server}/v1/models").json()["data"][0]
     assert httpx.get(f"{server}/v1/models/{model['id']}").json() == model
+    assert httpx.get(f"{server}/models/{model['id']}").json() == model
     assert httpx.get(f"{server}/v1/models/other").status_code == 404
     assert httpx.get(f"{server}/props").json()["total_slots"] == len(httpx.get(f"{server}/slots").json()) == 8
     text = httpx.get(f"{server}/metrics").text

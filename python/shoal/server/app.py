@@ -114,7 +114,8 @@ def build(server: Server) -> Starlette:
         "/v1/messages": messages.messages, "/v1/messages/count_tokens": messages.count_tokens,
         "/tokenize": native.tokenize, "/detokenize": native.detokenize, "/apply-template": chat.apply_template,
     }
-    gets = {"/v1/models": models, "/models": models, "/v1/models/{name:path}": one_model, "/props": native.props,
+    gets = {"/v1/models": models, "/models": models, "/v1/models/{name:path}": one_model,
+            "/models/{name:path}": one_model, "/props": native.props,
             "/slots": native.slots, "/metrics": metrics, "/status": status, "/plan": plan}
     routes = [Route(path, post(endpoint), methods=["POST"]) for path, endpoint in posts.items()]
     routes += [Route(path, get(endpoint), methods=["GET"]) for path, endpoint in gets.items()]
